@@ -1,0 +1,1 @@
+//! The objects of the database, what depends on what, and the durable log of DDL.

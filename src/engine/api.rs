@@ -1,0 +1,207 @@
+//! What the wires see of the engine.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use datafusion::execution::SendableRecordBatchStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::env::Env;
+use crate::sql::Statement;
+use crate::types::{Error, RelationId, Result, Time};
+
+/// How an engine runs.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Everything durable lives below; made when absent.
+    pub data_dir: PathBuf,
+    /// Worker threads, at least 1.
+    pub workers: usize,
+    /// The budget of memory for the process, in bytes.
+    pub memory_bytes: u64,
+}
+
+/// The database: shared by all sessions.
+pub struct Engine {}
+
+impl Engine {
+    /// Opens a database and brings its relations back.
+    pub async fn open(config: EngineConfig, env: Env) -> Result<Arc<Engine>> {
+        let _ = (config, env);
+        todo!()
+    }
+
+    /// A session for one client.
+    pub fn session(self: &Arc<Self>) -> Session {
+        todo!()
+    }
+
+    /// All jobs: tables, connector tables and materialized views, by id.
+    pub fn jobs(&self) -> Vec<JobInfo> {
+        todo!()
+    }
+
+    /// All materialized views, by id.
+    pub fn views(&self) -> Vec<ViewInfo> {
+        todo!()
+    }
+
+    /// Reads rows of a view or table (`name` or `schema.name`, as stored: not folded) in key order.
+    pub async fn scan(&self, name: &str, request: ScanRequest) -> Result<Scan> {
+        let _ = (name, request);
+        todo!()
+    }
+
+    /// Stops the engine; open sessions fail with 57P01.
+    pub async fn close(&self) {
+        todo!()
+    }
+}
+
+/// One client's state: settings and the times it has seen.
+pub struct Session {}
+
+impl Session {
+    /// Splits and parses a text of statements. An error carries its position in the whole text.
+    pub fn parse(&self, sql: &str) -> Result<Vec<Statement>> {
+        let _ = sql;
+        todo!()
+    }
+
+    /// Runs one statement. When `cancel` fires, it ends within a second with 57014, wherever it is.
+    /// Rows of the answer are read under the same token.
+    pub async fn execute(&mut self, statement: &Statement, cancel: &CancellationToken) -> Result<Answer> {
+        let _ = (statement, cancel);
+        todo!()
+    }
+}
+
+/// What a statement answers.
+pub enum Answer {
+    /// Nothing but a tag.
+    Done {
+        /// The command tag.
+        tag: Tag,
+        /// Notices to show before it.
+        notices: Vec<Notice>,
+    },
+    /// Rows, then a tag. The tag's count is that of the rows that came.
+    Rows {
+        /// Columns.
+        schema: SchemaRef,
+        /// The rows; an error ends it.
+        rows: SendableRecordBatchStream,
+        /// The command tag.
+        tag: Tag,
+        /// Notices to show before the rows.
+        notices: Vec<Notice>,
+    },
+}
+
+/// A command tag of the PostgreSQL protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Tag {
+    /// A tag without a count, such as `CREATE TABLE`.
+    Plain(&'static str),
+    /// `INSERT 0 n`.
+    Insert(u64),
+    /// `UPDATE n`.
+    Update(u64),
+    /// `DELETE n`.
+    Delete(u64),
+    /// `SELECT n`, counted from the rows.
+    Select,
+    /// `SHOW`, `EXPLAIN`: rows without a count.
+    Show(&'static str),
+}
+
+/// Something the user should know though the statement did its work.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// The message.
+    pub message: String,
+    /// The next step, if there is one.
+    pub hint: Option<String>,
+}
+
+/// A column as HTTP lists it.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Its SQL type.
+    #[serde(rename = "type")]
+    pub data_type: String,
+}
+
+/// A row of `SHOW JOBS` and of `GET /api/v1/jobs`.
+#[derive(Clone, Debug)]
+pub struct JobInfo {
+    /// The relation that the job keeps.
+    pub id: RelationId,
+    /// `schema.name`.
+    pub name: String,
+    /// `table`, `source` or `materialized view`.
+    pub kind: &'static str,
+    /// `FILLING`, `RUNNING`, `FAILED` or `BLOCKED`.
+    pub status: &'static str,
+    /// Why, for `FAILED` and `BLOCKED`.
+    pub error: Option<Error>,
+    /// When it came into this status: milliseconds since 1970.
+    pub since_millis: u64,
+    /// Changed rows taken in since the start of the server.
+    pub rows_in: u64,
+    /// Changed rows of the result, likewise.
+    pub rows_out: u64,
+    /// How far its answer is behind the clock, in milliseconds.
+    pub lag_millis: u64,
+}
+
+/// A materialized view as HTTP lists it.
+#[derive(Clone, Debug)]
+pub struct ViewInfo {
+    /// Its catalog number.
+    pub id: RelationId,
+    /// Its name without schema.
+    pub name: String,
+    /// Its schema.
+    pub schema: String,
+    /// Columns in order.
+    pub columns: Vec<Column>,
+    /// Names of the columns that identify a row; empty when the whole row does.
+    pub key: Vec<String>,
+}
+
+/// What to read of a relation, as HTTP asks it.
+#[derive(Clone, Debug, Default)]
+pub struct ScanRequest {
+    /// Columns by name; all when absent.
+    pub columns: Option<Vec<String>>,
+    /// A SQL predicate over the relation's columns.
+    pub filter: Option<String>,
+    /// Key columns and their values in text form: only that row.
+    pub key: Option<Vec<(Option<String>, String)>>,
+    /// At most so many rows.
+    pub limit: Option<usize>,
+    /// Go on where another scan of the relation ended.
+    pub cursor: Option<String>,
+    /// Exactly this time.
+    pub as_of: Option<Time>,
+    /// Find the end of a limited scan before its rows are read, so that `cursor` is there from the
+    /// start; costs a second pass.
+    pub cursor_first: bool,
+}
+
+/// Rows of a relation at one time.
+pub struct Scan {
+    /// The time.
+    pub time: Time,
+    /// Columns.
+    pub schema: SchemaRef,
+    /// The rows, in key order.
+    pub rows: SendableRecordBatchStream,
+    /// Where a scan that hit its limit goes on; set when the rows have been read to the end, or
+    /// from the start with `cursor_first`. `None` inside: nothing follows.
+    pub cursor: Arc<std::sync::Mutex<Option<String>>>,
+}

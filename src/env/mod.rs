@@ -1,0 +1,53 @@
+//! Everything ambient, passed as a value: the wall clock, randomness, failpoints, counters.
+
+mod failpoints;
+
+pub use failpoints::Failpoints;
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What the process is given by its surroundings. Cheap to clone; tests make their own.
+#[derive(Clone)]
+pub struct Env {
+    wall_clock: Arc<dyn WallClock>,
+    failpoints: Failpoints,
+}
+
+impl Env {
+    /// The machine's clock, and failpoints that are off.
+    pub fn system() -> Env {
+        Env::new(Arc::new(SystemClock), Failpoints::default())
+    }
+
+    /// An environment of parts.
+    pub fn new(wall_clock: Arc<dyn WallClock>, failpoints: Failpoints) -> Env {
+        Env { wall_clock, failpoints }
+    }
+
+    /// Milliseconds since 1970 by the wall clock; may step back.
+    pub fn now_millis(&self) -> u64 {
+        self.wall_clock.now_millis()
+    }
+
+    /// The named places at which tests let things fail.
+    pub fn failpoints(&self) -> &Failpoints {
+        &self.failpoints
+    }
+}
+
+/// A source of wall-clock time.
+pub trait WallClock: Send + Sync {
+    /// Milliseconds since 1970.
+    fn now_millis(&self) -> u64;
+}
+
+struct SystemClock;
+
+impl WallClock for SystemClock {
+    // The one place that asks the machine.
+    fn now_millis(&self) -> u64 {
+        let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+    }
+}

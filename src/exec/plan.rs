@@ -1,0 +1,194 @@
+//! What a job runs, said without running it: a tree of operators from imports to one root.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{FieldRef, SchemaRef};
+use datafusion::physical_expr::PhysicalExpr;
+
+use crate::types::RelationId;
+
+/// A standing query, planned: its operators, inputs before their users, the root last.
+#[derive(Clone, Debug)]
+pub struct JobPlan {
+    /// The operators; an operator's inputs stand before it and the root is the last.
+    pub nodes: Vec<PlanNode>,
+    /// Columns of the root that identify a row of the result; empty: the whole row does.
+    pub key: Vec<usize>,
+    /// True when the result only ever grows.
+    pub append_only: bool,
+}
+
+impl JobPlan {
+    /// The operator whose output is the result.
+    ///
+    /// # Panics
+    /// When the plan is empty, which no planner makes.
+    pub fn root(&self) -> &PlanNode {
+        self.nodes.last().expect("a plan has a root")
+    }
+
+    /// Columns and types of the result.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.root().schema
+    }
+
+    /// The relations that the job reads, in order of first use, each once.
+    pub fn imports(&self) -> Vec<RelationId> {
+        let mut relations = Vec::new();
+        for node in &self.nodes {
+            if let OperatorSpec::Import { relation, .. } = &node.operator
+                && !relations.contains(relation)
+            {
+                relations.push(*relation);
+            }
+        }
+        relations
+    }
+}
+
+/// One operator and its place in the plan.
+#[derive(Clone, Debug)]
+pub struct PlanNode {
+    /// The role-based path from the root that names the operator's state, such as `root/aggregate`.
+    pub path: String,
+    /// What it does.
+    pub operator: OperatorSpec,
+    /// Indexes into [`JobPlan::nodes`] of its inputs.
+    pub inputs: Vec<usize>,
+    /// Columns that it puts out.
+    pub schema: SchemaRef,
+}
+
+/// The kinds of operators, with their parameters.
+#[derive(Clone, Debug)]
+pub enum OperatorSpec {
+    /// The changes of a relation: a table, another view, or a connector's rows. No inputs.
+    Import {
+        /// The relation.
+        relation: RelationId,
+        /// Which of its columns, in order.
+        columns: Vec<usize>,
+    },
+    /// Rows that are there from the start and never change. No inputs.
+    Constant {
+        /// The rows.
+        rows: RecordBatch,
+    },
+    /// Computes columns. One input.
+    Project {
+        /// One expression a column, over the input's columns by index.
+        expressions: Vec<Arc<dyn PhysicalExpr>>,
+    },
+    /// Keeps the rows for which the predicate is true. One input.
+    Filter {
+        /// A boolean expression over the input's columns.
+        predicate: Arc<dyn PhysicalExpr>,
+    },
+    /// The rows of all inputs, which share its schema up to names. One or more inputs.
+    Union,
+    /// Aggregates per group, kept current under retraction; with keys and no aggregates it is
+    /// `SELECT DISTINCT`; without keys it is one row, always there. One input.
+    ///
+    /// Puts out the keys, then the aggregates.
+    Aggregate {
+        /// The input's columns that make the group.
+        keys: Vec<usize>,
+        /// The aggregates.
+        aggregates: Vec<AggregateCall>,
+    },
+}
+
+impl OperatorSpec {
+    /// The kind's name, as EXPLAIN prints it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            OperatorSpec::Import { .. } => "Import",
+            OperatorSpec::Constant { .. } => "Constant",
+            OperatorSpec::Project { .. } => "Project",
+            OperatorSpec::Filter { .. } => "Filter",
+            OperatorSpec::Union => "Union",
+            OperatorSpec::Aggregate { aggregates, keys } if aggregates.is_empty() && !keys.is_empty() => "Distinct",
+            OperatorSpec::Aggregate { .. } => "Aggregate",
+        }
+    }
+}
+
+/// An aggregate function applied to columns of the aggregate operator's input.
+#[derive(Clone, Debug)]
+pub struct AggregateCall {
+    /// The function.
+    pub function: AggregateFunction,
+    /// Its argument's column; `None` only for `count(*)`.
+    pub argument: Option<usize>,
+    /// True: each distinct argument counts once.
+    pub distinct: bool,
+    /// A boolean column: only rows where it is true count.
+    pub filter: Option<usize>,
+    /// Name, type and nullability of the result, see [`AggregateFunction::result_type`].
+    pub output: FieldRef,
+}
+
+/// The aggregates that are kept current under retraction.
+///
+/// NULL arguments are skipped by all but `count(*)` and `array_agg`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum AggregateFunction {
+    /// Number of rows, or of arguments that are not NULL.
+    Count,
+    /// Sum.
+    Sum,
+    /// Mean.
+    Avg,
+    /// Smallest argument.
+    Min,
+    /// Greatest argument.
+    Max,
+    /// True when all are true.
+    BoolAnd,
+    /// True when one is true.
+    BoolOr,
+    /// Sample variance; NULL below two arguments.
+    VarSamp,
+    /// Population variance.
+    VarPop,
+    /// Square root of the sample variance.
+    StddevSamp,
+    /// Square root of the population variance.
+    StddevPop,
+    /// The texts joined, in order of value.
+    StringAgg {
+        /// What stands between two texts.
+        delimiter: String,
+    },
+    /// The arguments as a list in order of value, NULLs last.
+    ArrayAgg,
+}
+
+impl AggregateFunction {
+    /// Its SQL name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            AggregateFunction::Count => "count",
+            AggregateFunction::Sum => "sum",
+            AggregateFunction::Avg => "avg",
+            AggregateFunction::Min => "min",
+            AggregateFunction::Max => "max",
+            AggregateFunction::BoolAnd => "bool_and",
+            AggregateFunction::BoolOr => "bool_or",
+            AggregateFunction::VarSamp => "var_samp",
+            AggregateFunction::VarPop => "var_pop",
+            AggregateFunction::StddevSamp => "stddev_samp",
+            AggregateFunction::StddevPop => "stddev_pop",
+            AggregateFunction::StringAgg { .. } => "string_agg",
+            AggregateFunction::ArrayAgg => "array_agg",
+        }
+    }
+}
+
+impl fmt::Display for AggregateFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

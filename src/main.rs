@@ -1,0 +1,2 @@
+//! clink.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The wires: PostgreSQL's protocol and HTTP.

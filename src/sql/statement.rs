@@ -1,0 +1,208 @@
+//! Parsed statements.
+
+use std::collections::BTreeMap;
+
+use arrow::datatypes::DataType;
+use sqlparser::ast;
+
+/// One parsed statement and the text it came from.
+#[derive(Clone, Debug)]
+pub struct Statement {
+    /// The statement's own text, without the semicolon and surrounding space.
+    pub text: String,
+    /// Characters before it in the text that was parsed: what to add to positions.
+    pub offset: usize,
+    /// What it says.
+    pub kind: StatementKind,
+}
+
+/// The name of an object, folded to lower case unless quoted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The schema, when given.
+    pub schema: Option<String>,
+    /// The object.
+    pub name: String,
+    /// Where it stands in the statement's text: characters from 1.
+    pub position: usize,
+}
+
+/// The kinds of objects that statements name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ObjectKind {
+    /// A table, with or without a connector.
+    Table,
+    /// A plain view: text that is put in where its name stands.
+    View,
+    /// A materialized view.
+    MaterializedView,
+    /// A schema.
+    Schema,
+}
+
+/// What a statement says.
+#[derive(Clone, Debug)]
+pub enum StatementKind {
+    /// `CREATE TABLE`.
+    CreateTable(CreateTable),
+    /// `CREATE VIEW`.
+    CreateView(CreateView),
+    /// `CREATE MATERIALIZED VIEW`.
+    CreateMaterializedView(CreateMaterializedView),
+    /// `CREATE SCHEMA`.
+    CreateSchema {
+        /// The schema.
+        name: Name,
+        /// Say nothing when it is there already.
+        if_not_exists: bool,
+    },
+    /// `DROP`.
+    Drop(Drop),
+    /// `SELECT`, `VALUES`, `TABLE`, `WITH`.
+    Query(Box<ast::Query>),
+    /// `INSERT`, with `ON CONFLICT` and `RETURNING`.
+    Insert(Box<ast::Insert>),
+    /// `UPDATE`.
+    Update(Box<ast::Statement>),
+    /// `DELETE`.
+    Delete(Box<ast::Delete>),
+    /// `TRUNCATE`.
+    Truncate(Vec<Name>),
+    /// `EXPLAIN`.
+    Explain(Box<Explain>),
+    /// `SHOW`.
+    Show(Show),
+    /// `DESCRIBE`.
+    Describe(Describe),
+    /// `SET`, `RESET`.
+    Set(SetVariable),
+    /// `FLUSH`, `WAIT`.
+    Flush,
+}
+
+/// `CREATE TABLE`.
+#[derive(Clone, Debug)]
+pub struct CreateTable {
+    /// The table.
+    pub name: Name,
+    /// Say nothing when it is there already.
+    pub if_not_exists: bool,
+    /// Its columns.
+    pub columns: Vec<ColumnDefinition>,
+    /// Indexes of the primary key's columns; empty when it has none.
+    pub primary_key: Vec<usize>,
+    /// Refuse UPDATE and DELETE.
+    pub append_only: bool,
+    /// The `WITH` options, keys folded to lower case, values as typed without quotes; empty for an
+    /// ordinary table.
+    pub options: BTreeMap<String, OptionValue>,
+}
+
+/// A value of a `WITH` option and where it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OptionValue {
+    /// The value without quotes.
+    pub text: String,
+    /// Where the option's key stands: characters from 1.
+    pub position: usize,
+}
+
+/// A column of `CREATE TABLE`.
+#[derive(Clone, Debug)]
+pub struct ColumnDefinition {
+    /// Its name.
+    pub name: String,
+    /// How its values are stored.
+    pub data_type: DataType,
+    /// The SQL type in its documented spelling, such as `character varying(10)`.
+    pub sql_type: String,
+    /// For `varchar(n)` and `char(n)`: the most characters.
+    pub length_max: Option<usize>,
+    /// False for `NOT NULL` and primary keys.
+    pub nullable: bool,
+    /// The `DEFAULT` expression.
+    pub default: Option<ast::Expr>,
+}
+
+/// `CREATE VIEW`.
+#[derive(Clone, Debug)]
+pub struct CreateView {
+    /// The view.
+    pub name: Name,
+    /// Say nothing when it is there already.
+    pub if_not_exists: bool,
+    /// Column names, when given.
+    pub columns: Vec<String>,
+    /// The query.
+    pub query: Box<ast::Query>,
+}
+
+/// `CREATE MATERIALIZED VIEW`.
+#[derive(Clone, Debug)]
+pub struct CreateMaterializedView {
+    /// The view.
+    pub name: Name,
+    /// Say nothing when it is there already.
+    pub if_not_exists: bool,
+    /// Column names, when given.
+    pub columns: Vec<String>,
+    /// Answer at once, before the history is in.
+    pub background: bool,
+    /// The query.
+    pub query: Box<ast::Query>,
+}
+
+/// `DROP`.
+#[derive(Clone, Debug)]
+pub struct Drop {
+    /// What kind of objects.
+    pub kind: ObjectKind,
+    /// Which.
+    pub names: Vec<Name>,
+    /// Say nothing when one is not there.
+    pub if_exists: bool,
+    /// Drop what stands on them too.
+    pub cascade: bool,
+}
+
+/// `EXPLAIN`.
+#[derive(Clone, Debug)]
+pub enum Explain {
+    /// The plan of a statement that answers once.
+    Query(ast::Query),
+    /// The plan of a standing query.
+    View(CreateMaterializedView),
+}
+
+/// `SHOW`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Show {
+    /// `SHOW TABLES`.
+    Tables,
+    /// `SHOW VIEWS`.
+    Views,
+    /// `SHOW JOBS`.
+    Jobs,
+    /// `SHOW CREATE TABLE|VIEW|MATERIALIZED VIEW`.
+    Create(ObjectKind, Name),
+    /// A setting by name, lower case; `all` for all of them.
+    Variable(String),
+}
+
+/// `DESCRIBE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Describe {
+    /// The table or view.
+    pub name: Name,
+}
+
+/// `SET` and `RESET`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetVariable {
+    /// The setting, lower case, dotted when it is.
+    pub name: String,
+    /// The value without quotes; `None` for `DEFAULT` and `RESET`.
+    pub value: Option<String>,
+    /// Where the name stands: characters from 1.
+    pub position: usize,
+}
