@@ -2,8 +2,12 @@
 //!
 //! Deliberately absent: wire formats.
 
-pub mod coordinator;
 mod api;
+pub mod coordinator;
+mod feeds;
+mod relations;
+mod sequencer;
+mod timeline;
 
 pub use api::{
     Answer, Column, Engine, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Session, Tag, ViewInfo,

@@ -52,14 +52,22 @@ pub(crate) struct RelationShared {
 
 #[derive(Debug)]
 struct Fill {
-    remaining: usize,
+    edges: usize,
+    feeds: usize,
     whole_from: Time,
 }
 
 impl RelationShared {
-    /// A relation on `workers` workers that starts at `as_of`; it is whole when `imports` imports on
-    /// each worker have reported.
-    pub(crate) fn new(id: RelationId, name: String, workers: usize, imports: usize, as_of: Time) -> RelationShared {
+    /// A relation on `workers` workers that starts at `as_of`; it is whole when its imports on each
+    /// worker have reported: `edges` from other relations, `feeds` from the ticks.
+    pub(crate) fn new(
+        id: RelationId,
+        name: String,
+        workers: usize,
+        edges: usize,
+        feeds: usize,
+        as_of: Time,
+    ) -> RelationShared {
         let places = |time: Time| (0..workers).map(|_| AtomicU64::new(time.as_millis())).collect();
         RelationShared {
             id,
@@ -68,7 +76,7 @@ impl RelationShared {
             sinces: places(Time::ZERO),
             rows_in: AtomicU64::new(0),
             rows_out: AtomicU64::new(0),
-            fill: Mutex::new(Fill { remaining: imports * workers, whole_from: as_of }),
+            fill: Mutex::new(Fill { edges: edges * workers, feeds: feeds * workers, whole_from: as_of }),
             failure: Mutex::new(None),
             holds: Mutex::new(BTreeMap::new()),
         }
@@ -96,17 +104,31 @@ impl RelationShared {
         self.sinces[worker].store(since.as_millis(), Ordering::Release);
     }
 
-    /// One import on one worker has put in all that was there at `time`.
-    pub(crate) fn import_filled(&self, time: Time) {
+    /// One edge on one worker has put in all that was there at `time`.
+    pub(crate) fn edge_filled(&self, time: Time) {
         let mut fill = lock(&self.fill);
-        fill.remaining = fill.remaining.saturating_sub(1);
+        fill.edges = fill.edges.saturating_sub(1);
         fill.whole_from = fill.whole_from.max(time);
+    }
+
+    /// One feed on one worker has put in all that was given before `time`.
+    pub(crate) fn feed_filled(&self, time: Time) {
+        let mut fill = lock(&self.fill);
+        fill.feeds = fill.feeds.saturating_sub(1);
+        fill.whole_from = fill.whole_from.max(time);
+    }
+
+    /// The first time at which the history of the tables and views that it reads is in; `None` while
+    /// it is not.
+    pub(crate) fn history_from(&self) -> Option<Time> {
+        let fill = lock(&self.fill);
+        (fill.edges == 0).then_some(fill.whole_from)
     }
 
     /// The first time at which the relation is whole; `None` while it is not.
     pub(crate) fn whole_from(&self) -> Option<Time> {
         let fill = lock(&self.fill);
-        (fill.remaining == 0).then_some(fill.whole_from)
+        (fill.edges == 0 && fill.feeds == 0).then_some(fill.whole_from)
     }
 
     /// Why the relation's job failed, if it did.

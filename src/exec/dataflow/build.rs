@@ -55,7 +55,7 @@ pub(super) fn build<'scope>(
                     if catch_up {
                         feeds.push((FeedId::CatchUp(spec.shared.id, *relation), Rc::clone(&queue)));
                     } else {
-                        spec.shared.import_filled(spec.as_of);
+                        spec.shared.feed_filled(spec.as_of);
                     }
                     Spread { stream: feed(scope, &queue, columns.clone(), job), by: None }
                 }

@@ -62,10 +62,17 @@ impl JobContext {
         (self.tick)();
     }
 
-    /// One import of the job is level at a time. When all are, those who wait for the job to be
+    /// An edge of the job is level at a time. When all imports are, those who wait for the job to be
     /// whole have to look again, on every worker: a tick lets them.
-    pub(super) fn import_filled(&self, time: Time) {
-        self.shared.import_filled(time);
+    pub(super) fn edge_filled(&self, time: Time) {
+        self.shared.edge_filled(time);
+        self.progress.signal();
+        self.request_tick();
+    }
+
+    /// A feed of the job is level at a time, likewise.
+    pub(super) fn feed_filled(&self, time: Time) {
+        self.shared.feed_filled(time);
         self.progress.signal();
         self.request_tick();
     }

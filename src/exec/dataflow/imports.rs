@@ -112,7 +112,7 @@ pub(super) fn feed<'scope>(
             }
             if let CatchUp::DoneAt(time) = queue.catch_up {
                 queue.catch_up = CatchUp::None;
-                job.import_filled(time);
+                job.feed_filled(time);
             }
             if *capability.time() < queue.upper.as_millis() {
                 capability.downgrade(&queue.upper.as_millis());
@@ -266,7 +266,7 @@ pub(super) fn edge<'scope>(
                     return;
                 }
                 hydration = Hydration::Done;
-                job.import_filled(newest);
+                job.edge_filled(newest);
             }
             if capability.time() < &upper.as_millis() && matches!(hydration, Hydration::Done) {
                 capability.downgrade(&upper.as_millis());
