@@ -132,7 +132,6 @@ struct Inner {
     executor: Arc<Executor>,
     relations: Arc<Relations>,
     requests: Sender<Request>,
-    tick_wake: WakeOnce,
     last_time: Arc<AtomicU64>,
     sequencer: Mutex<Option<std::thread::JoinHandle<()>>>,
     backlog: Mutex<Vec<Backlog>>,
@@ -189,7 +188,6 @@ impl Coordinator {
             executor,
             relations,
             requests,
-            tick_wake,
             last_time,
             sequencer: Mutex::new(Some(sequencer)),
             backlog: Mutex::default(),
@@ -391,14 +389,6 @@ impl Coordinator {
         };
         if tokio::task::spawn_blocking(stop).await.is_err() {
             tracing::error!("stopping the workers failed");
-        }
-    }
-
-    /// Asks the clock for a time without waiting for it.
-    pub(crate) fn request_tick(&self) {
-        if self.inner.tick_wake.set() {
-            // The sequencer is gone when the server stops.
-            let _ = self.inner.requests.send(Request::Tick { answer: None });
         }
     }
 
