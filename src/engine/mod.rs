@@ -2,9 +2,7 @@
 //!
 //! Deliberately absent: wire formats.
 
-pub mod coordinator;
 mod api;
+pub mod coordinator;
 
-pub use api::{
-    Answer, Column, Engine, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Session, Tag, ViewInfo,
-};
+pub use api::{Answer, Column, Engine, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Session, Tag, ViewInfo};
