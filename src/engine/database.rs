@@ -21,7 +21,6 @@ use super::coordinator::{Coordinator, CoordinatorConfig, RelationState};
 use super::recovery;
 use super::relations::DATABASE;
 use super::session::Session;
-use super::type_name::type_name;
 
 /// The share of the memory budget that queries may take together.
 const QUERY_MEMORY_SHARE: f64 = 0.4;
@@ -241,7 +240,7 @@ pub(crate) fn columns(object: &Object) -> Vec<Column> {
             .map(|column| {
                 // Only a length is not in the stored type.
                 let data_type =
-                    if column.length_max.is_some() { column.sql_type.clone() } else { type_name(&column.data_type) };
+                    if column.length_max.is_some() { column.sql_type.clone() } else { sql::sql_name(&column.data_type) };
                 Column { name: column.name.clone(), data_type }
             })
             .collect();
@@ -252,7 +251,7 @@ pub(crate) fn columns(object: &Object) -> Vec<Column> {
     schema
         .fields()
         .iter()
-        .map(|field| Column { name: field.name().clone(), data_type: type_name(field.data_type()) })
+        .map(|field| Column { name: field.name().clone(), data_type: sql::sql_name(field.data_type()) })
         .collect()
 }
 

@@ -11,7 +11,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::catalog::{self, Catalog, Change, DEFAULT_SCHEMA, Object, RESERVED_SCHEMAS, near_miss};
 use crate::sql::{
-    self, CreateMaterializedView, CreateTable, CreateView, Drop as DropStatement, Name, ObjectKind, Statement,
+    self, CreateMaterializedView, CreateTable, CreateView, Drop as DropStatement, Name, ObjectKind,
 };
 use crate::types::{Error, RelationId, Result, SqlState};
 
@@ -28,7 +28,6 @@ type Turn = OwnedMutexGuard<()>;
 /// `CREATE TABLE`.
 pub(crate) async fn create_table(
     session: &Session,
-    statement: &Statement,
     create: &CreateTable,
     interrupt: &Interrupt,
 ) -> Result<Answer> {
@@ -46,7 +45,7 @@ pub(crate) async fn create_table(
                 .unwrap_or_else(|error| Err(Error::internal(format!("a task ended: {error}"))))
         })
         .await?;
-    let text = sql::show_create(&statement.kind)?;
+    let text = sql::show_create::table(create);
     let created = NewObject { name: &create.name, kind: catalog::ObjectKind::Table, text };
     let (_, notices) = install(session, created, defined, turn, interrupt).await?;
     Ok(Answer::Done { tag: TAG, notices })
@@ -55,7 +54,6 @@ pub(crate) async fn create_table(
 /// `CREATE VIEW`.
 pub(crate) async fn create_view(
     session: &Session,
-    statement: &Statement,
     create: &CreateView,
     interrupt: &Interrupt,
 ) -> Result<Answer> {
@@ -66,7 +64,7 @@ pub(crate) async fn create_view(
     }
     let (relations, of) = (session.relations(), create.clone());
     let defined = interrupt.run(async move { define::view(&relations, &of).await }).await?;
-    let text = sql::show_create(&statement.kind)?;
+    let text = sql::show_create::view(create);
     let created = NewObject { name: &create.name, kind: catalog::ObjectKind::View, text };
     let (_, notices) = install(session, created, defined, turn, interrupt).await?;
     Ok(Answer::Done { tag: TAG, notices })
@@ -75,7 +73,6 @@ pub(crate) async fn create_view(
 /// `CREATE MATERIALIZED VIEW`: answers when the history is in, unless in the background.
 pub(crate) async fn create_materialized_view(
     session: &Session,
-    statement: &Statement,
     create: &CreateMaterializedView,
     interrupt: &Interrupt,
 ) -> Result<Answer> {
@@ -86,7 +83,7 @@ pub(crate) async fn create_materialized_view(
     }
     let (relations, of) = (session.relations(), create.clone());
     let defined = interrupt.run(async move { define::materialized_view(&relations, &of).await }).await?;
-    let text = sql::show_create(&statement.kind)?;
+    let text = sql::show_create::materialized_view(create);
     let created = NewObject { name: &create.name, kind: catalog::ObjectKind::MaterializedView, text };
     let (id, notices) = install(session, created, defined, turn, interrupt).await?;
     if !create.background {

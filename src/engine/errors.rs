@@ -7,5 +7,5 @@ use crate::types::Error;
 
 /// The user's error behind an error of planning, or of a stream of rows.
 pub fn error_of(error: DataFusionError) -> Error {
-    sql::errors::from_datafusion(&error)
+    sql::from_datafusion(&error)
 }

@@ -27,10 +27,9 @@ mod scan_exec;
 mod session;
 mod settings;
 mod show;
-mod type_name;
 
+pub use crate::sql::sql_name as type_name;
 pub use api::{Answer, Column, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Tag, ViewInfo};
 pub use database::Engine;
 pub use errors::error_of;
 pub use session::Session;
-pub use type_name::type_name;

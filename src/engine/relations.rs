@@ -226,7 +226,7 @@ impl SchemaProvider for Names {
     }
 
     async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>, DataFusionError> {
-        self.relations.table(&self.schema, name).await.map_err(sql::errors::to_datafusion)
+        self.relations.table(&self.schema, name).await.map_err(sql::to_datafusion)
     }
 
     fn table_exist(&self, name: &str) -> bool {
@@ -268,7 +268,7 @@ impl TableProvider for PlainView {
         _: &[Expr],
         _: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
-        Err(sql::errors::to_datafusion(Error::internal("a plain view was scanned instead of put in")))
+        Err(sql::to_datafusion(Error::internal("a plain view was scanned instead of put in")))
     }
 }
 
@@ -313,11 +313,11 @@ impl TableProvider for Relation {
     ) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
         let columns = projection.cloned().unwrap_or_else(|| (0..self.schema.fields().len()).collect());
         if self.object.is_external() {
-            let source = self.relations.engine.source(self.object.id).map_err(sql::errors::to_datafusion)?;
+            let source = self.relations.engine.source(self.object.id).map_err(sql::to_datafusion)?;
             return scan_exec::external(source, columns, limit);
         }
         let Some(pin) = self.relations.pin() else {
-            return Err(sql::errors::to_datafusion(Error::internal("a relation is scanned before its time is chosen")));
+            return Err(sql::to_datafusion(Error::internal("a relation is scanned before its time is chosen")));
         };
         let predicate = match conjunction(filters.iter().cloned()) {
             Some(filter) => {

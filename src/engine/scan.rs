@@ -19,7 +19,6 @@ use super::ddl::no_object;
 use super::dml::assign::coerce;
 use super::interrupt::Interrupt;
 use super::relations::{Relations, broken};
-use super::type_name::type_name;
 
 impl Engine {
     /// Reads rows of a view or table (`name` or `schema.name`, as stored: not folded) in key order.
@@ -44,7 +43,7 @@ impl Engine {
         };
         let keys = match &request.key {
             None => None,
-            Some(key) => Some(self.key_rows(&relations, &object, &schema, key)?),
+            Some(key) => Some(self.key_rows(&object, &schema, key)?),
         };
         let workers = self.coordinator().workers();
         let cursor = match &request.cursor {
@@ -86,7 +85,7 @@ impl Engine {
         let stream = futures::stream::try_unfold(pages, move |mut pages| {
             let (end, schema) = (Arc::clone(&end), Arc::clone(&schema));
             async move {
-                match pages.next().await.map_err(sql::errors::to_datafusion)? {
+                match pages.next().await.map_err(sql::to_datafusion)? {
                     Some(rows) => Ok(Some((super::scan_exec::with_schema(&rows, &schema)?, pages))),
                     None => {
                         set(&end, pages.at.as_ref());
@@ -126,8 +125,7 @@ impl Engine {
 
     /// The key that a request names, in the relation's key columns and types.
     fn key_rows(
-        self: &Arc<Self>,
-        relations: &Relations,
+        &self,
         object: &Object,
         schema: &Schema,
         given: &[(Option<String>, String)],
@@ -158,7 +156,6 @@ impl Engine {
                 _ => {}
             }
         }
-        let state = relations.state();
         let mut columns: Vec<ArrayRef> = Vec::with_capacity(fields.len());
         for field in &fields {
             let mut values =
@@ -172,13 +169,13 @@ impl Engine {
             let column = TableColumn {
                 name: field.name().clone(),
                 data_type: field.data_type().clone(),
-                sql_type: type_name(field.data_type()),
+                sql_type: sql::sql_name(field.data_type()),
                 length_max: None,
                 nullable: true,
                 default: None,
             };
             let text: ArrayRef = Arc::new(StringArray::from(vec![value.as_str()]));
-            columns.push(coerce(&state, &text, &column, true)?);
+            columns.push(coerce(&text, &column, true)?);
         }
         let fields: Vec<Field> = fields.into_iter().cloned().collect();
         Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)

@@ -14,7 +14,7 @@ use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchSt
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 
 use crate::exec::source::{Offset, Read, Source};
-use crate::sql::errors::to_datafusion;
+use crate::sql::to_datafusion;
 use crate::types::{CHUNK_ROWS_MAX, RelationId, Result};
 
 use super::coordinator::{PageRequest, Pin};

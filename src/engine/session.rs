@@ -89,10 +89,10 @@ impl Session {
     async fn dispatch(&mut self, statement: &Statement, interrupt: &Interrupt) -> Result<Answer> {
         match &statement.kind {
             StatementKind::Query(query) => self.query(query, interrupt).await,
-            StatementKind::CreateTable(create) => ddl::create_table(self, statement, create, interrupt).await,
-            StatementKind::CreateView(create) => ddl::create_view(self, statement, create, interrupt).await,
+            StatementKind::CreateTable(create) => ddl::create_table(self, create, interrupt).await,
+            StatementKind::CreateView(create) => ddl::create_view(self, create, interrupt).await,
             StatementKind::CreateMaterializedView(create) => {
-                ddl::create_materialized_view(self, statement, create, interrupt).await
+                ddl::create_materialized_view(self, create, interrupt).await
             }
             StatementKind::CreateSchema { name, if_not_exists } => {
                 ddl::create_schema(self, name, *if_not_exists, interrupt).await

@@ -40,7 +40,7 @@ fn rows(schema: SchemaRef, columns: Vec<ArrayRef>, tag: &'static str) -> Result<
 pub(crate) fn schema(session: &Session, show: &Show) -> Result<SchemaRef> {
     let text = DataType::Utf8;
     Ok(match show {
-        Show::Tables | Show::Views => schema_of(&[("schema", text.clone()), ("name", text.clone()), ("kind", text)]),
+        Show::Tables | Show::Views | Show::MaterializedViews => schema_of(&[("schema", text.clone()), ("name", text.clone()), ("kind", text)]),
         Show::Jobs => schema_of(&[
             ("id", DataType::Int64),
             ("name", text.clone()),
@@ -69,6 +69,9 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
     match show {
         Show::Tables => rows(schema, object_columns(session, |kind| kind == catalog::ObjectKind::Table), "SHOW"),
         Show::Views => rows(schema, object_columns(session, |kind| kind != catalog::ObjectKind::Table), "SHOW"),
+        Show::MaterializedViews => {
+            rows(schema, object_columns(session, |kind| kind == catalog::ObjectKind::MaterializedView), "SHOW")
+        }
         Show::Jobs => rows(schema, job_columns(&session.engine().jobs()), "SHOW"),
         Show::Create(kind, name) => {
             let object = find(session, name)?;
@@ -210,7 +213,9 @@ pub(crate) async fn explain(session: &Session, explain: &Explain, interrupt: &In
                 }
                 Explain::View(view) => {
                     let planned = sql::plan_view(&state, &view.query, &view.columns, &relations).await?;
-                    Ok(sql::explain(&planned.plan))
+                    let catalog = relations.catalog();
+                    let names = catalog.objects().map(|object| (object.id, object.qualified_name())).collect();
+                    Ok(sql::explain_job(&planned.plan, &names))
                 }
             }
         })

@@ -3,20 +3,15 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringArray};
-use arrow::datatypes::{DataType, Field, Schema};
+use arrow::datatypes::DataType;
 use arrow::util::display::array_value_to_string;
-use datafusion::execution::SessionState;
-use sqlparser::ast::{self, CastKind, Expr, Ident, Value};
+use sqlparser::ast::{self, CastKind, Expr, Value};
 use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 
 use crate::catalog::{Table, TableColumn};
-use crate::engine::type_name::type_name;
 use crate::sql;
 use crate::types::{Error, Result, SqlState};
-
-/// The one column of what is cast.
-const VALUE: &str = "value";
 
 /// An expression with the column's type put on it when it has none of its own: a string or NULL.
 ///
@@ -91,8 +86,8 @@ pub(crate) fn mismatch(column: &TableColumn, from: &DataType, what: &str) -> Err
         format!(
             "column \"{}\" is of type {} but {what} is of type {}",
             column.name,
-            type_name(&column.data_type),
-            type_name(from)
+            sql::sql_name(&column.data_type),
+            sql::sql_name(from)
         ),
     )
     .hint("You will need to rewrite or cast the expression.")
@@ -103,7 +98,7 @@ pub(crate) fn mismatch(column: &TableColumn, from: &DataType, what: &str) -> Err
 ///
 /// # Errors
 /// 42804, 22001, 22003, 22P02 and others of the cast.
-pub(crate) fn coerce(state: &SessionState, values: &ArrayRef, column: &TableColumn, literal: bool) -> Result<ArrayRef> {
+pub(crate) fn coerce(values: &ArrayRef, column: &TableColumn, literal: bool) -> Result<ArrayRef> {
     let from = values.data_type();
     if from == &column.data_type {
         return fit_length(values, column);
@@ -114,22 +109,7 @@ pub(crate) fn coerce(state: &SessionState, values: &ArrayRef, column: &TableColu
     if !literal && !assignable(from, &column.data_type) {
         return Err(mismatch(column, from, "expression"));
     }
-    let schema = Arc::new(Schema::new(vec![Field::new(VALUE, from.clone(), true)]));
-    let expression = cast(Expr::Identifier(Ident::with_quote('"', VALUE)), column)?;
-    let expression = sql::plan_expression(state, &expression, Arc::clone(&schema))?;
-    let batch = RecordBatch::try_new(schema, vec![Arc::clone(values)])?;
-    let cast = expression
-        .evaluate(&batch)
-        .and_then(|value| value.into_array(batch.num_rows()))
-        .map_err(|error| overflow(crate::engine::error_of(error), column))?;
-    // The planner may stay within a wider type, such as another precision.
-    let cast = if cast.data_type() == &column.data_type {
-        cast
-    } else {
-        let options = arrow::compute::CastOptions { safe: false, ..Default::default() };
-        arrow::compute::cast_with_options(&cast, &column.data_type, &options)
-            .map_err(|error| overflow(error.into(), column))?
-    };
+    let cast = sql::cast_array(values, &column.data_type).map_err(|error| overflow(error, column))?;
     fit_length(&cast, column)
 }
 

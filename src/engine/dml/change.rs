@@ -44,11 +44,10 @@ pub(crate) async fn update(session: &mut Session, update: &ast::Update, interrup
     let query = select_from(items, update.table.clone(), update.selection.clone())?;
     let read = evaluator.query(query, RowTables::new()).await?.concat()?;
     let old = stored_rows(&target, &read)?;
-    let state = evaluator.relations().state();
     let mut columns = old.columns().to_vec();
     for ((index, _), values) in assigned.iter().zip(read.columns().iter().skip(target.table.columns.len())) {
         if let (Some(cell), Some(column)) = (columns.get_mut(*index), target.table.columns.get(*index)) {
-            *cell = coerce(&state, values, column, false)?;
+            *cell = coerce(values, column, false)?;
         }
     }
     let new = table_rows(&target.table, &target.name, columns)?;

@@ -229,11 +229,10 @@ async fn updated(
         .map(|rows| rows.values().iter().map(|row| row.unsigned_abs()).collect())
         .ok_or_else(|| Error::internal("a query without its row numbers"))?;
     let old = take_record_batch(&old, &UInt64Array::from(rows))?;
-    let state = evaluator.relations().state();
     let mut columns = old.columns().to_vec();
     for ((index, _), values) in assigned.iter().zip(result.columns().iter().skip(1)) {
         if let (Some(cell), Some(column)) = (columns.get_mut(*index), target.table.columns.get(*index)) {
-            *cell = coerce(&state, values, column, false)?;
+            *cell = coerce(values, column, false)?;
         }
     }
     let new = table_rows(&target.table, &target.name, columns)?;

@@ -39,11 +39,6 @@ impl Evaluator {
     pub(crate) fn bound(&self) -> ReadBound {
         ReadBound::Latest { at_least: self.at_least }
     }
-
-    /// Names of the catalog, without rows.
-    pub(crate) fn relations(&self) -> Relations {
-        Relations::new(&self.engine, Arc::clone(&self.catalog))
-    }
 }
 
 /// Rows as a table that a query can name.

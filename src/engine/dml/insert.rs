@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, new_null_array};
 use arrow::datatypes::{DataType, Field, Schema};
-use datafusion::execution::SessionState;
 use sqlparser::ast::{self, Expr, OnInsert, Query, SelectItem, SetExpr, TableObject, UnaryOperator, Value};
 
 use crate::catalog::{Catalog, Table, TableColumn};
@@ -122,10 +121,9 @@ async fn proposed(
         // DEFAULT VALUES.
         None => (Vec::new(), 1),
         Some(query) => {
-            let state = evaluator.relations().state();
-            match literal_values(&state, query, &given)? {
+            match literal_values(query, &given)? {
                 Some(values) => values,
-                None => queried_values(evaluator, &state, query, &given).await?,
+                None => queried_values(evaluator, query, &given).await?,
             }
         }
     };
@@ -172,13 +170,12 @@ async fn with_defaults(
         let collected = evaluator.query(query, RowTables::from([("proposed".to_owned(), rows_table(batch)?)])).await?;
         defaults = collected.concat()?.columns().to_vec();
     }
-    let state = evaluator.relations().state();
     let mut defaults = defaulted.into_iter().zip(defaults).collect::<std::collections::HashMap<_, _>>();
     let mut filled = Vec::with_capacity(columns.len());
     for (index, (column, given)) in table.columns.iter().zip(columns).enumerate() {
         filled.push(match (given, defaults.remove(&index)) {
             (Some(given), _) => given,
-            (None, Some(default)) => coerce(&state, &default, column, false)?,
+            (None, Some(default)) => coerce(&default, column, false)?,
             (None, None) => new_null_array(&column.data_type, rows),
         });
     }
@@ -188,7 +185,6 @@ async fn with_defaults(
 /// The columns of `VALUES` when all its cells are literals: built a column at a time, without
 /// planning each cell. `None`: it takes a query.
 fn literal_values(
-    state: &SessionState,
     query: &Query,
     given: &[&TableColumn],
 ) -> Result<Option<(Vec<ArrayRef>, usize)>> {
@@ -217,9 +213,9 @@ fn literal_values(
             }
         }
         let array: ArrayRef = Arc::new(StringArray::from_iter(texts.iter().map(Option::as_deref)));
-        let coerced = coerce(state, &array, column, true).map_err(|error| {
+        let coerced = coerce(&array, column, true).map_err(|error| {
             // Which cell it was is only looked for when one of them is bad.
-            let bad = (0..array.len()).find(|row| coerce(state, &array.slice(*row, 1), column, true).is_err());
+            let bad = (0..array.len()).find(|row| coerce(&array.slice(*row, 1), column, true).is_err());
             let cell = bad.and_then(|row| values.rows.get(row)).and_then(|row| row.content.get(index));
             error.position_or(cell.and_then(position))
         })?;
@@ -294,7 +290,6 @@ pub(crate) fn default_of(column: &TableColumn) -> Expr {
 /// The columns of any query, cast to the columns of the table.
 async fn queried_values(
     evaluator: &Evaluator,
-    state: &SessionState,
     query: &Query,
     given: &[&TableColumn],
 ) -> Result<(Vec<ArrayRef>, usize)> {
@@ -308,7 +303,7 @@ async fn queried_values(
     }
     let mut columns = Vec::with_capacity(rows.num_columns());
     for (values, column) in rows.columns().iter().zip(given) {
-        columns.push(coerce(state, values, column, false)?);
+        columns.push(coerce(values, column, false)?);
     }
     Ok((columns, rows.num_rows()))
 }
