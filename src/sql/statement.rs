@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use arrow::datatypes::DataType;
 use sqlparser::ast;
 
+pub use crate::connectors::OptionValue;
+
 /// One parsed statement and the text it came from.
 #[derive(Clone, Debug)]
 pub struct Statement {
@@ -96,15 +98,6 @@ pub struct CreateTable {
     /// The `WITH` options, keys folded to lower case, values as typed without quotes; empty for an
     /// ordinary table.
     pub options: BTreeMap<String, OptionValue>,
-}
-
-/// A value of a `WITH` option and where it stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OptionValue {
-    /// The value without quotes.
-    pub text: String,
-    /// Where the option's key stands: characters from 1.
-    pub position: usize,
 }
 
 /// A column of `CREATE TABLE`.
