@@ -71,7 +71,11 @@ impl Session {
 
     /// Runs one statement. When `cancel` fires, it ends within a second with 57014, wherever it is.
     /// Rows of the answer are read under the same token.
-    pub async fn execute(&mut self, statement: &Statement, cancel: &CancellationToken) -> Result<Answer> {
+    pub async fn execute(
+        &mut self,
+        statement: &Statement,
+        cancel: &CancellationToken,
+    ) -> Result<Answer> {
         let _ = (statement, cancel);
         todo!()
     }

@@ -228,7 +228,12 @@ impl Pin {
     /// The next page of the rows that `worker` keeps, from the start or from another page's
     /// `next`. Pages of worker 0, then 1, ... give the whole relation in (key group, key) order.
     /// `next` fits only the same relation; it may be used again with a later pin.
-    pub async fn page(&self, request: &PageRequest, worker: usize, start: Option<Vec<u8>>) -> Result<Page> {
+    pub async fn page(
+        &self,
+        request: &PageRequest,
+        worker: usize,
+        start: Option<Vec<u8>>,
+    ) -> Result<Page> {
         let _ = (request, worker, start);
         todo!()
     }

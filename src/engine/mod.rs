@@ -2,9 +2,10 @@
 //!
 //! Deliberately absent: wire formats.
 
-pub mod coordinator;
 mod api;
+pub mod coordinator;
 
 pub use api::{
-    Answer, Column, Engine, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Session, Tag, ViewInfo,
+    Answer, Column, Engine, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Session, Tag,
+    ViewInfo,
 };

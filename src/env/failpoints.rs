@@ -14,7 +14,10 @@ pub struct Failpoints {
 impl Failpoints {
     /// Lets the failpoint fail once, after it was passed `passes` times.
     pub fn arm(&self, name: &'static str, passes: u64) {
-        self.armed.lock().unwrap_or_else(PoisonError::into_inner).insert(name, passes);
+        self.armed
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(name, passes);
     }
 
     /// Passes a failpoint.

@@ -22,7 +22,10 @@ impl Env {
 
     /// An environment of parts.
     pub fn new(wall_clock: Arc<dyn WallClock>, failpoints: Failpoints) -> Env {
-        Env { wall_clock, failpoints }
+        Env {
+            wall_clock,
+            failpoints,
+        }
     }
 
     /// Milliseconds since 1970 by the wall clock; may step back.
@@ -47,7 +50,9 @@ struct SystemClock;
 impl WallClock for SystemClock {
     // The one place that asks the machine.
     fn now_millis(&self) -> u64 {
-        let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let elapsed = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
     }
 }

@@ -16,8 +16,13 @@ impl AggregateFunction {
     pub fn result_type(&self, argument: &DataType) -> Result<DataType> {
         use DataType::*;
         let refuse = || {
-            Err(Error::new(SqlState::UndefinedFunction, format!("function {self}({argument}) does not exist"))
-                .hint("No aggregate of this name takes that argument type. You might need to add a cast."))
+            Err(Error::new(
+                SqlState::UndefinedFunction,
+                format!("function {self}({argument}) does not exist"),
+            )
+            .hint(
+                "No aggregate of this name takes that argument type. You might need to add a cast.",
+            ))
         };
         Ok(match self {
             AggregateFunction::Count => Int64,
@@ -52,7 +57,9 @@ impl AggregateFunction {
                 Utf8 => Utf8,
                 _ => return refuse(),
             },
-            AggregateFunction::ArrayAgg => List(Arc::new(Field::new_list_field(argument.clone(), true))),
+            AggregateFunction::ArrayAgg => {
+                List(Arc::new(Field::new_list_field(argument.clone(), true)))
+            }
         })
     }
 }

@@ -109,7 +109,11 @@ impl OperatorSpec {
             OperatorSpec::Project { .. } => "Project",
             OperatorSpec::Filter { .. } => "Filter",
             OperatorSpec::Union => "Union",
-            OperatorSpec::Aggregate { aggregates, keys } if aggregates.is_empty() && !keys.is_empty() => "Distinct",
+            OperatorSpec::Aggregate { aggregates, keys }
+                if aggregates.is_empty() && !keys.is_empty() =>
+            {
+                "Distinct"
+            }
             OperatorSpec::Aggregate { .. } => "Aggregate",
         }
     }

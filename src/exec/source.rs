@@ -7,7 +7,18 @@ use crate::types::Result;
 
 /// A place in a split up to which it was read; only the connector knows the unit (a file: bytes).
 /// Offsets of one split are ordered: a later row ends at a greater offset.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    PartialOrd,
+    Ord,
+    serde::Serialize,
+    serde::Deserialize,
+)]
 pub struct Offset(pub u64);
 
 /// What one read gave.

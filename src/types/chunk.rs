@@ -39,7 +39,10 @@ impl Chunk {
             .step_by(CHUNK_ROWS_MAX)
             .map(|start| {
                 let rows = CHUNK_ROWS_MAX.min(batch.num_rows() - start);
-                Chunk { batch: batch.slice(start, rows), diffs: diffs.map(|d| d.slice(start, rows)) }
+                Chunk {
+                    batch: batch.slice(start, rows),
+                    diffs: diffs.map(|d| d.slice(start, rows)),
+                }
             })
             .collect()
     }
@@ -76,7 +79,8 @@ impl Chunk {
 
     /// Bytes held by the rows and diffs.
     pub fn bytes(&self) -> usize {
-        self.batch.get_array_memory_size() + self.diffs.as_ref().map_or(0, |d| d.get_array_memory_size())
+        self.batch.get_array_memory_size()
+            + self.diffs.as_ref().map_or(0, |d| d.get_array_memory_size())
     }
 
     /// The same changes with other columns.
@@ -86,24 +90,38 @@ impl Chunk {
     #[must_use]
     pub fn with_batch(&self, batch: RecordBatch) -> Chunk {
         assert_eq!(batch.num_rows(), self.rows(), "a row stays a row");
-        Chunk { batch, diffs: self.diffs.clone() }
+        Chunk {
+            batch,
+            diffs: self.diffs.clone(),
+        }
     }
 
     /// All changes of some chunks of one schema as one batch with its diffs.
     ///
     /// # Errors
     /// When the batches do not share a schema or a column outgrows its offsets.
-    pub fn concat(schema: &SchemaRef, chunks: &[Chunk]) -> Result<(RecordBatch, Int64Array), ArrowError> {
+    pub fn concat(
+        schema: &SchemaRef,
+        chunks: &[Chunk],
+    ) -> Result<(RecordBatch, Int64Array), ArrowError> {
         let batch = concat_batches(schema, chunks.iter().map(Chunk::batch))?;
         let diffs: Vec<Int64Array> = chunks
             .iter()
-            .map(|chunk| chunk.diffs.clone().unwrap_or_else(|| Int64Array::from_value(1, chunk.rows())))
+            .map(|chunk| {
+                chunk
+                    .diffs
+                    .clone()
+                    .unwrap_or_else(|| Int64Array::from_value(1, chunk.rows()))
+            })
             .collect();
         if diffs.is_empty() {
             return Ok((batch, Int64Array::from(Vec::<i64>::new())));
         }
         let diffs: Vec<&dyn Array> = diffs.iter().map(|d| d as &dyn Array).collect();
         let diffs = concat(&diffs)?;
-        Ok((batch, arrow::array::AsArray::as_primitive::<arrow::datatypes::Int64Type>(&diffs).clone()))
+        Ok((
+            batch,
+            arrow::array::AsArray::as_primitive::<arrow::datatypes::Int64Type>(&diffs).clone(),
+        ))
     }
 }

@@ -128,7 +128,15 @@ struct Fields {
 impl Error {
     /// An error with a code and a message in PostgreSQL's style: lower case, no full stop.
     pub fn new(code: SqlState, message: impl Into<String>) -> Error {
-        Error { fields: Box::new(Fields { code, message: message.into(), detail: None, hint: None, position: None }) }
+        Error {
+            fields: Box::new(Fields {
+                code,
+                message: message.into(),
+                detail: None,
+                hint: None,
+                position: None,
+            }),
+        }
     }
 
     /// A fault of the program: something that only a bug can bring about.
@@ -218,8 +226,12 @@ impl From<arrow::error::ArrowError> for Error {
         use arrow::error::ArrowError;
         match error {
             ArrowError::DivideByZero => Error::new(SqlState::DivisionByZero, "division by zero"),
-            ArrowError::ArithmeticOverflow(_) => Error::new(SqlState::NumericOutOfRange, "value out of range"),
-            ArrowError::CastError(text) | ArrowError::ParseError(text) => Error::new(SqlState::InvalidText, text),
+            ArrowError::ArithmeticOverflow(_) => {
+                Error::new(SqlState::NumericOutOfRange, "value out of range")
+            }
+            ArrowError::CastError(text) | ArrowError::ParseError(text) => {
+                Error::new(SqlState::InvalidText, text)
+            }
             ArrowError::ExternalError(source) => match source.downcast::<Error>() {
                 Ok(error) => *error,
                 Err(source) => Error::internal(source.to_string()),

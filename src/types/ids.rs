@@ -44,7 +44,9 @@ impl KeyGroup {
 }
 
 /// A catalog object's number: tables, views and the jobs that keep them. Never used twice.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct RelationId(pub u64);
 
 impl fmt::Display for RelationId {
@@ -90,7 +92,9 @@ mod tests {
     #[test]
     fn groups_cover_the_workers_evenly_and_in_order() {
         for workers in [1, 2, 3, 4, 8] {
-            let owners: Vec<usize> = (0..KEY_GROUPS).map(|g| KeyGroup::new(g).worker(workers)).collect();
+            let owners: Vec<usize> = (0..KEY_GROUPS)
+                .map(|g| KeyGroup::new(g).worker(workers))
+                .collect();
             assert!(owners.is_sorted());
             assert_eq!(owners[0], 0);
             assert_eq!(owners[KEY_GROUPS - 1], workers - 1);
