@@ -31,7 +31,7 @@ use crate::types::{Error, RelationId, Result, SqlState};
 pub const DEFAULT_SCHEMA: &str = "public";
 
 /// What the planner asks about the relations that a view reads.
-pub trait Resolver {
+pub trait Resolver: Sync {
     /// The relation of that name, as the query spells it; `None` when there is none.
     fn relation(&self, table: &TableReference) -> Option<RelationInfo>;
 }
