@@ -1,2 +1,9 @@
-//! clink.
-fn main() {}
+//! clink: the command line.
+
+mod cli;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::run()
+}

@@ -1,1 +1,17 @@
 //! The ends where rows enter and leave, each behind the traits of [`crate::exec::source`].
+//!
+//! ```text
+//! WITH (…) → Options → Connectors::open → Arc<dyn Source>
+//!                                          └ file/  reads bytes and cuts them into records
+//!                                            formats/  record → columns
+//! ```
+//!
+//! Deliberately absent: SQL, the wires, and any list of connectors that is not a value.
+
+pub(crate) mod file;
+pub(crate) mod formats;
+pub mod options;
+mod registry;
+
+pub use options::OptionValue;
+pub use registry::{ConnectorColumn, Connectors};

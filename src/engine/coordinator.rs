@@ -12,7 +12,7 @@ use datafusion::physical_expr::PhysicalExpr;
 use tokio::sync::oneshot;
 
 use super::feeds::WakeOnce;
-use super::relations::{Relations, gone};
+use super::installed::{Relations, gone};
 use super::sequencer::{Request, Sequencer, stopping};
 use super::timeline::TimelineLog;
 use crate::env::Env;

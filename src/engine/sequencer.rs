@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::coordinator::{RelationKind, RelationSpec, TableWrite};
 use super::feeds::{Feed, WakeOnce};
-use super::relations::{Installed, Relations};
+use super::installed::{Installed, Relations};
 use super::timeline::{Record, TimelineLog};
 use crate::env::Env;
 use crate::exec::source::{Offset, Source};

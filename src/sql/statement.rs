@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use arrow::datatypes::DataType;
 use sqlparser::ast;
 
+pub use crate::connectors::OptionValue;
+
 /// One parsed statement and the text it came from.
 #[derive(Clone, Debug)]
 pub struct Statement {
@@ -98,15 +100,6 @@ pub struct CreateTable {
     pub options: BTreeMap<String, OptionValue>,
 }
 
-/// A value of a `WITH` option and where it stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OptionValue {
-    /// The value without quotes.
-    pub text: String,
-    /// Where the option's key stands: characters from 1.
-    pub position: usize,
-}
-
 /// A column of `CREATE TABLE`.
 #[derive(Clone, Debug)]
 pub struct ColumnDefinition {
@@ -135,6 +128,8 @@ pub struct CreateView {
     pub columns: Vec<String>,
     /// The query.
     pub query: Box<ast::Query>,
+    /// The query as the user wrote it.
+    pub query_text: String,
 }
 
 /// `CREATE MATERIALIZED VIEW`.
@@ -150,6 +145,8 @@ pub struct CreateMaterializedView {
     pub background: bool,
     /// The query.
     pub query: Box<ast::Query>,
+    /// The query as the user wrote it.
+    pub query_text: String,
 }
 
 /// `DROP`.
@@ -181,6 +178,8 @@ pub enum Show {
     Tables,
     /// `SHOW VIEWS`.
     Views,
+    /// `SHOW MATERIALIZED VIEWS`.
+    MaterializedViews,
     /// `SHOW JOBS`.
     Jobs,
     /// `SHOW CREATE TABLE|VIEW|MATERIALIZED VIEW`.

@@ -1,0 +1,289 @@
+//! The command line: flags, signals and exit codes.
+//!
+//! Exit 0 after a clean stop, 1 when the server cannot run, 2 when the command line is wrong.
+
+mod memory;
+
+use std::io::Write as _;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clink::engine::{Engine, EngineConfig};
+use clink::env::Env;
+use clink::server::{BoundSockets, Listen, ServerAddresses};
+use clink::types::Error;
+
+/// How long tasks on the blocking pool may go on after everything else has ended.
+const RUNTIME_STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// A SQL-first streaming database in one binary.
+#[derive(Debug, Parser)]
+#[command(name = "clink", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the database.
+    Serve(ServeFlags),
+}
+
+#[derive(Debug, Args)]
+struct ServeFlags {
+    /// Directory of everything durable; made when absent.
+    #[arg(long, env = "CLINK_DATA_DIR", default_value = "./clink-data", value_name = "DIR")]
+    data_dir: PathBuf,
+    /// Where to serve PostgreSQL's protocol; port 0 picks a free one.
+    #[arg(long, env = "CLINK_PG", default_value = "127.0.0.1:7432", value_name = "HOST:PORT|off")]
+    pg: String,
+    /// Where to serve HTTP; port 0 picks a free one.
+    #[arg(long, env = "CLINK_HTTP", default_value = "127.0.0.1:8081", value_name = "HOST:PORT|off")]
+    http: String,
+    /// Worker threads, 1 to 128 [default: the number of cores].
+    #[arg(long, env = "CLINK_WORKERS", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=128))]
+    workers: Option<u16>,
+    /// The budget of memory, such as 4GiB or 512MB [default: 70 % of the machine or its cgroup].
+    #[arg(long, env = "CLINK_MEMORY", value_name = "SIZE", value_parser = memory::parse_size)]
+    memory: Option<u64>,
+    /// How much to log on stderr.
+    #[arg(long, env = "CLINK_LOG", value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL")]
+    log: LogLevel,
+    /// Where jobs keep their state; only memory:// is supported yet.
+    #[arg(long, env = "CLINK_STATE_BACKEND", default_value = "memory://", value_name = "URI")]
+    state_backend: String,
+    #[arg(long, env = "CLINK_CHECKPOINT_DIR", hide = true)]
+    checkpoint_dir: Option<String>,
+    #[arg(long, env = "CLINK_CHECKPOINT_INTERVAL", hide = true)]
+    checkpoint_interval: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogLevel {
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+impl LogLevel {
+    fn name(self) -> &'static str {
+        match self {
+            LogLevel::Error => "error",
+            LogLevel::Warn => "warn",
+            LogLevel::Info => "info",
+            LogLevel::Debug => "debug",
+            LogLevel::Trace => "trace",
+        }
+    }
+}
+
+/// What the flags come to.
+#[derive(Debug)]
+struct ServeConfig {
+    engine: EngineConfig,
+    listen: Listen,
+}
+
+/// Runs the command line of the process.
+pub(crate) fn run() -> ExitCode {
+    let Command::Serve(flags) = Cli::parse().command;
+    let log = flags.log;
+    match check(flags) {
+        Ok(config) => serve(config, log),
+        Err(message) => {
+            let mut command = Cli::command();
+            let mut serve = command.find_subcommand_mut("serve").cloned().unwrap_or(command);
+            // Prints the message and the usage on stderr and exits with 2.
+            serve.error(ErrorKind::ValueValidation, message).exit()
+        }
+    }
+}
+
+/// Checks what clap cannot.
+fn check(flags: ServeFlags) -> Result<ServeConfig, String> {
+    if flags.state_backend != "memory://" {
+        return Err(format!(
+            "--state-backend {} is not supported yet: only memory:// is, so leave the flag out",
+            flags.state_backend
+        ));
+    }
+    for (flag, value) in
+        [("--checkpoint-dir", &flags.checkpoint_dir), ("--checkpoint-interval", &flags.checkpoint_interval)]
+    {
+        if value.is_some() {
+            return Err(format!("{flag} is not supported yet: leave it out"));
+        }
+    }
+    let listen = Listen { pg: address("--pg", &flags.pg)?, http: address("--http", &flags.http)? };
+    if listen == Listen::default() {
+        return Err("--pg and --http are both off: nobody could reach the server".to_owned());
+    }
+    let workers = match flags.workers {
+        Some(workers) => usize::from(workers),
+        None => std::thread::available_parallelism().map_or(1, |cores| cores.get().min(128)),
+    };
+    let memory_bytes = match flags.memory {
+        Some(bytes) => bytes,
+        None => memory::default_budget(),
+    };
+    Ok(ServeConfig { engine: EngineConfig { data_dir: flags.data_dir, workers, memory_bytes }, listen })
+}
+
+/// The address of a flag; `None` for `off`.
+fn address(flag: &str, text: &str) -> Result<Option<SocketAddr>, String> {
+    if text == "off" {
+        return Ok(None);
+    }
+    let addresses: Vec<SocketAddr> = text
+        .to_socket_addrs()
+        .map_err(|error| format!("invalid value '{text}' for {flag}: {error}; use HOST:PORT or off"))?
+        .collect();
+    if let Some(open) = addresses.iter().find(|address| !address.ip().is_loopback()) {
+        return Err(format!(
+            "{flag} {open} would be reachable from other machines, and there is no authentication yet: \
+             use a loopback address such as 127.0.0.1"
+        ));
+    }
+    match addresses.first() {
+        Some(address) => Ok(Some(*address)),
+        None => Err(format!("{flag} {text} has no address")),
+    }
+}
+
+fn serve(config: ServeConfig, log: LogLevel) -> ExitCode {
+    init_logs(log);
+    let runtime = match tokio::runtime::Builder::new_multi_thread().thread_name("clink-io").enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&format!("could not start the runtime: {error}")),
+    };
+    let ended = runtime.block_on(run_server(config));
+    runtime.shutdown_timeout(RUNTIME_STOP_TIMEOUT);
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&one_line(&error)),
+    }
+}
+
+fn init_logs(level: LogLevel) {
+    // Other crates only speak up when something is wrong.
+    let filter = tracing_subscriber::EnvFilter::new(format!("warn,clink={}", level.name()));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+}
+
+fn failed(message: &str) -> ExitCode {
+    eprintln!("clink: {message}");
+    ExitCode::from(1)
+}
+
+fn one_line(error: &Error) -> String {
+    let mut line = error.message().to_owned();
+    for part in [error.detail_text(), error.hint_text()].into_iter().flatten() {
+        line.push_str(": ");
+        line.push_str(part);
+    }
+    line.replace('\n', " ")
+}
+
+async fn run_server(config: ServeConfig) -> Result<(), Error> {
+    // Before anything is there to be stopped, so that no signal finds the process unprepared.
+    let mut stop = StopSignals::new()?;
+    let sockets = BoundSockets::bind(config.listen).await?;
+    let env = Env::system();
+    tracing::info!(
+        data_dir = %config.engine.data_dir.display(),
+        workers = config.engine.workers,
+        memory_bytes = config.engine.memory_bytes,
+        "starting"
+    );
+    let engine = tokio::select! {
+        engine = Engine::open(config.engine, env.clone()) => engine?,
+        () = stop.wait() => return Ok(()),
+    };
+    let server = sockets.serve(std::sync::Arc::clone(&engine), env)?;
+    announce(server.addresses());
+    stop.wait().await;
+    tracing::info!("stopping");
+    server.stop().await;
+    engine.close().await;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// The one line on stdout.
+fn announce(addresses: ServerAddresses) {
+    let show = |address: Option<SocketAddr>| address.map_or_else(|| "off".to_owned(), |a| a.to_string());
+    let line = format!("clink ready pg={} http={}\n", show(addresses.pg), show(addresses.http));
+    let mut stdout = std::io::stdout().lock();
+    if let Err(error) = stdout.write_all(line.as_bytes()).and_then(|()| stdout.flush()) {
+        tracing::warn!(%error, "could not print the ready line");
+    }
+}
+
+/// SIGTERM and Ctrl-C.
+struct StopSignals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+impl StopSignals {
+    fn new() -> Result<StopSignals, Error> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(StopSignals { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for either. Cancel safe.
+    async fn wait(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flags(args: &[&str]) -> Result<ServeConfig, String> {
+        let cli = Cli::try_parse_from(["clink", "serve"].iter().chain(args)).map_err(|error| error.to_string())?;
+        let Command::Serve(flags) = cli.command;
+        check(flags)
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_come_to_a_configuration() {
+        let config =
+            flags(&["--pg", "127.0.0.1:0", "--http", "off", "--workers", "3", "--memory", "512MB"]).expect("valid");
+        assert_eq!(config.listen.pg, Some(SocketAddr::from(([127, 0, 0, 1], 0))));
+        assert_eq!(config.listen.http, None);
+        assert_eq!((config.engine.workers, config.engine.memory_bytes), (3, 512_000_000));
+    }
+
+    #[test]
+    fn what_is_refused_says_why() {
+        let cases: [(&[&str], &str); 6] = [
+            (&["--pg", "0.0.0.0:7432"], "authentication"),
+            (&["--pg", "off", "--http", "off"], "both off"),
+            (&["--state-backend", "rocksdb:///x"], "only memory://"),
+            (&["--checkpoint-dir", "x"], "--checkpoint-dir is not supported yet"),
+            (&["--workers", "129"], "129"),
+            (&["--pg", "nonsense"], "HOST:PORT"),
+        ];
+        for (args, expected) in cases {
+            let message = flags(args).expect_err("refused");
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! The connector `file`: one regular file, read from its beginning to its end.
+
+mod options;
+mod reader;
+mod source;
+
+pub(crate) use source::FileSource;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,335 @@
+//! The columns of a batch while its rows are read.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayBuilder, ArrayRef, BinaryBuilder, BooleanBuilder, Date32Builder, Decimal128Builder, FixedSizeBinaryBuilder,
+    Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder, RecordBatch, RecordBatchOptions,
+    StringBuilder, Time64MicrosecondBuilder, TimestampMicrosecondBuilder,
+};
+use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
+
+use super::datetime;
+use super::json::JsonValue;
+use super::values::{self, TimestampUnit, ValueError};
+use crate::connectors::ConnectorColumn;
+use crate::types::{Error, Result, SqlState};
+
+/// Why a row is a bad one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RowError {
+    /// The SQLSTATE.
+    pub(crate) code: SqlState,
+    /// The column, when the fault lies in one.
+    pub(crate) column: Option<String>,
+    /// The reason.
+    pub(crate) reason: String,
+}
+
+impl RowError {
+    /// The record is not of its format.
+    pub(crate) fn record(reason: impl Into<String>) -> RowError {
+        RowError { code: SqlState::BadCopyFormat, column: None, reason: reason.into() }
+    }
+}
+
+/// The columns of one batch. Each row appends one value to every column; a row that fails on the
+/// way leaves some columns longer, which [`Columns::finish`] cuts off.
+pub(crate) struct Columns {
+    schema: SchemaRef,
+    columns: Vec<Column>,
+    rows: usize,
+}
+
+impl Columns {
+    /// Empty columns.
+    ///
+    /// # Errors
+    /// 0A000 for a type that no format can fill.
+    pub(crate) fn new(schema: &SchemaRef, columns: &[ConnectorColumn], unit: Option<TimestampUnit>) -> Result<Columns> {
+        let columns = columns.iter().map(|column| Column::new(column, unit)).collect::<Result<_>>()?;
+        Ok(Columns { schema: Arc::clone(schema), columns, rows: 0 })
+    }
+
+    /// Whole rows so far.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Appends a row; `append` is called for each column with its index.
+    pub(crate) fn append_row(
+        &mut self,
+        mut append: impl FnMut(usize, &mut Column) -> Result<(), ValueError>,
+    ) -> Result<(), RowError> {
+        for (index, column) in self.columns.iter_mut().enumerate() {
+            append(index, column).map_err(|error| RowError {
+                code: error.code,
+                column: Some(column.name.clone()),
+                reason: error.reason,
+            })?;
+        }
+        self.rows += 1;
+        Ok(())
+    }
+
+    /// The whole rows as a batch; the columns are empty afterwards.
+    pub(crate) fn finish(&mut self) -> Result<RecordBatch> {
+        let rows = std::mem::take(&mut self.rows);
+        let arrays: Vec<ArrayRef> = self
+            .columns
+            .iter_mut()
+            .map(|column| {
+                let array = column.builder().finish();
+                if array.len() > rows { array.slice(0, rows) } else { array }
+            })
+            .collect();
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        Ok(RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options)?)
+    }
+}
+
+/// One column.
+pub(crate) struct Column {
+    name: String,
+    nullable: bool,
+    length_max: Option<usize>,
+    unit: Option<TimestampUnit>,
+    scratch: Vec<u8>,
+    values: Values,
+}
+
+enum Values {
+    Boolean(BooleanBuilder),
+    Int16(Int16Builder),
+    Int32(Int32Builder),
+    Int64(Int64Builder),
+    Float32(Float32Builder),
+    Float64(Float64Builder),
+    Numeric(Decimal128Builder, u8, i8),
+    Text(StringBuilder),
+    Bytes(BinaryBuilder),
+    Date(Date32Builder),
+    Time(Time64MicrosecondBuilder),
+    Timestamp(TimestampMicrosecondBuilder, bool),
+    Uuid(FixedSizeBinaryBuilder),
+}
+
+/// Does the same with the builder of any variant.
+macro_rules! each_builder {
+    ($values:expr, $builder:ident => $do:expr) => {
+        match $values {
+            Values::Boolean($builder) => $do,
+            Values::Int16($builder) => $do,
+            Values::Int32($builder) => $do,
+            Values::Int64($builder) => $do,
+            Values::Float32($builder) => $do,
+            Values::Float64($builder) => $do,
+            Values::Numeric($builder, _, _) => $do,
+            Values::Text($builder) => $do,
+            Values::Bytes($builder) => $do,
+            Values::Date($builder) => $do,
+            Values::Time($builder) => $do,
+            Values::Timestamp($builder, _) => $do,
+            Values::Uuid($builder) => $do,
+        }
+    };
+}
+
+impl Column {
+    fn new(column: &ConnectorColumn, unit: Option<TimestampUnit>) -> Result<Column> {
+        let values = match &column.data_type {
+            DataType::Boolean => Values::Boolean(BooleanBuilder::new()),
+            DataType::Int16 => Values::Int16(Int16Builder::new()),
+            DataType::Int32 => Values::Int32(Int32Builder::new()),
+            DataType::Int64 => Values::Int64(Int64Builder::new()),
+            DataType::Float32 => Values::Float32(Float32Builder::new()),
+            DataType::Float64 => Values::Float64(Float64Builder::new()),
+            DataType::Decimal128(precision, scale) => Values::Numeric(
+                Decimal128Builder::new().with_precision_and_scale(*precision, *scale)?,
+                *precision,
+                *scale,
+            ),
+            DataType::Utf8 => Values::Text(StringBuilder::new()),
+            DataType::Binary => Values::Bytes(BinaryBuilder::new()),
+            DataType::Date32 => Values::Date(Date32Builder::new()),
+            DataType::Time64(TimeUnit::Microsecond) => Values::Time(Time64MicrosecondBuilder::new()),
+            DataType::Timestamp(TimeUnit::Microsecond, zone) => Values::Timestamp(
+                TimestampMicrosecondBuilder::new().with_data_type(column.data_type.clone()),
+                zone.is_some(),
+            ),
+            DataType::FixedSizeBinary(16) => Values::Uuid(FixedSizeBinaryBuilder::new(16)),
+            other => {
+                return Err(Error::unsupported(format!(
+                    "column \"{}\" of type {other} cannot be read by a connector",
+                    column.name
+                ))
+                .hint("Declare it as text, which keeps the field as it is written."));
+            }
+        };
+        Ok(Column {
+            name: column.name.clone(),
+            nullable: column.nullable,
+            length_max: column.length_max,
+            unit,
+            scratch: Vec::new(),
+            values,
+        })
+    }
+
+    fn builder(&mut self) -> &mut dyn ArrayBuilder {
+        each_builder!(&mut self.values, builder => builder)
+    }
+
+    /// Appends NULL.
+    pub(crate) fn append_null(&mut self) -> Result<(), ValueError> {
+        if !self.nullable {
+            return Err(ValueError::new(SqlState::NotNullViolation, "null value violates not-null constraint"));
+        }
+        each_builder!(&mut self.values, builder => builder.append_null());
+        Ok(())
+    }
+
+    /// Appends a value from its text form.
+    pub(crate) fn append_text(&mut self, text: &str) -> Result<(), ValueError> {
+        match &mut self.values {
+            Values::Boolean(builder) => builder.append_value(values::boolean(text)?),
+            Values::Int16(builder) => {
+                let value = values::integer(text, "smallint")?;
+                builder.append_value(i16::try_from(value).map_err(|_| ValueError::range("smallint", text))?);
+            }
+            Values::Int32(builder) => {
+                let value = values::integer(text, "integer")?;
+                builder.append_value(i32::try_from(value).map_err(|_| ValueError::range("integer", text))?);
+            }
+            Values::Int64(builder) => builder.append_value(values::integer(text, "bigint")?),
+            Values::Float32(builder) => builder.append_value(values::real(text)?),
+            Values::Float64(builder) => builder.append_value(values::double(text)?),
+            Values::Numeric(builder, precision, scale) => {
+                builder.append_value(values::numeric(text, *precision, *scale)?);
+            }
+            Values::Text(builder) => {
+                if let Some(most) = self.length_max
+                    && text.len() > most
+                    && text.chars().count() > most
+                {
+                    return Err(ValueError::new(
+                        SqlState::StringTooLong,
+                        format!("value too long for type character varying({most})"),
+                    ));
+                }
+                builder.append_value(text);
+            }
+            Values::Bytes(builder) => {
+                values::bytes(text, &mut self.scratch)?;
+                builder.append_value(&self.scratch);
+            }
+            Values::Date(builder) => {
+                builder.append_value(datetime::parse_date(text).ok_or_else(|| ValueError::syntax("date", text))?);
+            }
+            Values::Time(builder) => {
+                builder.append_value(datetime::parse_time(text).ok_or_else(|| ValueError::syntax("time", text))?);
+            }
+            Values::Timestamp(builder, zoned) => {
+                let name = if *zoned { "timestamp with time zone" } else { "timestamp" };
+                let value = datetime::parse_timestamp(text, *zoned)
+                    .or_else(|| self.unit.and_then(|unit| unit.micros(text.trim())))
+                    .ok_or_else(|| ValueError::syntax(name, text))?;
+                builder.append_value(value);
+            }
+            Values::Uuid(builder) => {
+                let value = values::uuid(text)?;
+                builder
+                    .append_value(value)
+                    .map_err(|error| ValueError::new(SqlState::InternalError, error.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends a JSON value, by the table "JSON → column".
+    pub(crate) fn append_json(&mut self, value: JsonValue<'_>) -> Result<(), ValueError> {
+        match (value, &mut self.values) {
+            (JsonValue::Null, _) => self.append_null(),
+            // Text keeps whatever is there.
+            (JsonValue::String(text) | JsonValue::Number(text) | JsonValue::Nested(text), Values::Text(_)) => {
+                self.append_text(text)
+            }
+            (JsonValue::Boolean(value), Values::Text(_)) => self.append_text(if value { "true" } else { "false" }),
+            (JsonValue::Boolean(value), Values::Boolean(builder)) => {
+                builder.append_value(value);
+                Ok(())
+            }
+            (JsonValue::Number(number), Values::Int16(builder)) => {
+                let value = values::integral_number(number, "smallint")?;
+                builder.append_value(i16::try_from(value).map_err(|_| ValueError::range("smallint", number))?);
+                Ok(())
+            }
+            (JsonValue::Number(number), Values::Int32(builder)) => {
+                let value = values::integral_number(number, "integer")?;
+                builder.append_value(i32::try_from(value).map_err(|_| ValueError::range("integer", number))?);
+                Ok(())
+            }
+            (JsonValue::Number(number), Values::Int64(builder)) => {
+                builder.append_value(values::integral_number(number, "bigint")?);
+                Ok(())
+            }
+            (JsonValue::Number(number), Values::Float32(_) | Values::Float64(_) | Values::Numeric(..)) => {
+                self.append_text(number)
+            }
+            (JsonValue::Number(number), Values::Timestamp(builder, zoned)) => {
+                let name = if *zoned { "timestamp with time zone" } else { "timestamp" };
+                let Some(unit) = self.unit else {
+                    return Err(ValueError::new(
+                        SqlState::InvalidText,
+                        format!(
+                            "a number is no {name} unless the option timestamp_unit names its unit: {}",
+                            values::excerpt(number)
+                        ),
+                    ));
+                };
+                let value = unit.micros(number).ok_or_else(|| ValueError::syntax(name, number))?;
+                builder.append_value(value);
+                Ok(())
+            }
+            (
+                JsonValue::String(text),
+                Values::Date(_) | Values::Time(_) | Values::Timestamp(..) | Values::Uuid(_) | Values::Bytes(_),
+            ) => self.append_text(text),
+            (other, _) => Err(self.mismatch(other)),
+        }
+    }
+
+    fn mismatch(&self, value: JsonValue<'_>) -> ValueError {
+        let (kind, text) = match value {
+            JsonValue::Null => ("null", "null"),
+            JsonValue::Boolean(true) => ("boolean", "true"),
+            JsonValue::Boolean(false) => ("boolean", "false"),
+            JsonValue::Number(text) => ("number", text),
+            JsonValue::String(text) => ("string", text),
+            JsonValue::Nested(text) => ("object or array", text),
+        };
+        ValueError::new(
+            SqlState::InvalidText,
+            format!("a JSON {kind} is no value of type {}: \"{}\"", self.type_name(), values::excerpt(text)),
+        )
+    }
+
+    fn type_name(&self) -> &'static str {
+        match &self.values {
+            Values::Boolean(_) => "boolean",
+            Values::Int16(_) => "smallint",
+            Values::Int32(_) => "integer",
+            Values::Int64(_) => "bigint",
+            Values::Float32(_) => "real",
+            Values::Float64(_) => "double precision",
+            Values::Numeric(..) => "numeric",
+            Values::Text(_) => "text",
+            Values::Bytes(_) => "bytea",
+            Values::Date(_) => "date",
+            Values::Time(_) => "time",
+            Values::Timestamp(_, true) => "timestamp with time zone",
+            Values::Timestamp(_, false) => "timestamp",
+            Values::Uuid(_) => "uuid",
+        }
+    }
+}

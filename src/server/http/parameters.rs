@@ -1,0 +1,153 @@
+//! Query parameters: each known one once, unknown ones refused.
+
+use super::error::ApiError;
+use crate::engine::ScanRequest;
+use crate::types::Time;
+
+/// The parameters of a request, decoded, in order.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Parameters(Vec<(String, String)>);
+
+impl Parameters {
+    /// Decodes `a=b&c=d`.
+    pub(super) fn parse(query: Option<&str>) -> Result<Parameters, ApiError> {
+        let mut pairs: Vec<(String, String)> = Vec::new();
+        for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let (name, value) = (decode(name)?, decode(value)?);
+            if pairs.iter().any(|(before, _)| *before == name) {
+                return Err(ApiError::malformed(format!("query parameter \"{name}\" is given twice")));
+            }
+            pairs.push((name, value));
+        }
+        Ok(Parameters(pairs))
+    }
+
+    /// True when there are none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn take(&mut self, name: &str) -> Option<String> {
+        let index = self.0.iter().position(|(key, _)| key == name)?;
+        Some(self.0.remove(index).1)
+    }
+
+    /// Refuses what was not taken.
+    pub(super) fn finish(&self, known: &str) -> Result<(), ApiError> {
+        match self.0.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(ApiError::malformed(format!("unknown query parameter \"{name}\""))
+                .hint(format!("Known parameters: {known}."))),
+        }
+    }
+
+    /// The parameters of a scan.
+    pub(super) fn scan(mut self) -> Result<ScanRequest, ApiError> {
+        let columns = self.take("columns").map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>());
+        if columns.as_ref().is_some_and(|names| names.iter().any(String::is_empty)) {
+            return Err(ApiError::malformed("query parameter \"columns\" has an empty name")
+                .hint("List column names with commas between them: columns=a,b."));
+        }
+        let request = ScanRequest {
+            columns,
+            filter: self.take("filter"),
+            key: None,
+            limit: number(&mut self, "limit")?,
+            cursor: self.take("cursor"),
+            as_of: number(&mut self, "as_of")?.map(Time::from_millis),
+            cursor_first: false,
+        };
+        self.finish("columns, filter, limit, cursor, as_of")?;
+        Ok(request)
+    }
+
+    /// The parameters of a key read: `key`, or `key.<column>` for each column.
+    pub(super) fn key(mut self) -> Result<ScanRequest, ApiError> {
+        let as_of = number(&mut self, "as_of")?.map(Time::from_millis);
+        let mut key = Vec::new();
+        self.0.retain_mut(|(name, value)| {
+            let column = match name.strip_prefix("key.") {
+                Some(column) => Some(column.to_owned()),
+                None if name == "key" => None,
+                None => return true,
+            };
+            key.push((column, std::mem::take(value)));
+            false
+        });
+        self.finish("key, key.<column>, as_of")?;
+        if key.is_empty() {
+            return Err(ApiError::malformed("query parameter \"key\" is missing")
+                .hint("Add key=…, or key.<column>=… for each column of the key."));
+        }
+        if key.len() > 1 && key.iter().any(|(column, _)| column.is_none()) {
+            return Err(ApiError::malformed("\"key\" and \"key.<column>\" cannot be mixed")
+                .hint("Name each column of the key: key.a=1&key.b=2."));
+        }
+        Ok(ScanRequest { key: Some(key), as_of, ..ScanRequest::default() })
+    }
+}
+
+fn number<T: std::str::FromStr>(parameters: &mut Parameters, name: &str) -> Result<Option<T>, ApiError> {
+    let Some(text) = parameters.take(name) else {
+        return Ok(None);
+    };
+    match text.parse() {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(ApiError::malformed(format!("invalid value for query parameter \"{name}\": \"{text}\""))
+            .hint("Use a whole number.")),
+    }
+}
+
+/// Percent-decodes a part of a query; `+` is a space.
+fn decode(text: &str) -> Result<String, ApiError> {
+    let error = || ApiError::malformed(format!("malformed percent-encoding in \"{text}\""));
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        match byte {
+            b'+' => bytes.push(b' '),
+            b'%' => {
+                let mut digit = || rest.next().and_then(|b| char::from(b).to_digit(16));
+                let (high, low) = (digit().ok_or_else(error)?, digit().ok_or_else(error)?);
+                // Two hex digits are below 256.
+                bytes.push(u8::try_from(high << 4 | low).map_err(|_| error())?);
+            }
+            other => bytes.push(other),
+        }
+    }
+    String::from_utf8(bytes).map_err(|_| error())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scans() {
+        let request = Parameters::parse(Some("columns=a,b&filter=a+%3E+%27%C3%A9%27&limit=5&as_of=17"))
+            .and_then(Parameters::scan)
+            .expect("valid");
+        assert_eq!(request.columns, Some(vec!["a".to_owned(), "b".to_owned()]));
+        assert_eq!(request.filter.as_deref(), Some("a > 'é'"));
+        assert_eq!((request.limit, request.as_of), (Some(5), Some(Time::from_millis(17))));
+    }
+
+    #[test]
+    fn keys() {
+        let request = Parameters::parse(Some("key.a=1&key.b=x")).and_then(Parameters::key).expect("valid");
+        let expected = [("a", "1"), ("b", "x")].map(|(c, v)| (Some(c.to_owned()), v.to_owned()));
+        assert_eq!(request.key, Some(expected.to_vec()));
+        assert!(Parameters::parse(Some("key=1&key.b=x")).and_then(Parameters::key).is_err());
+    }
+
+    #[test]
+    fn what_is_malformed() {
+        for query in ["limit=x", "limt=5", "limit=1&limit=2", "filter=%zz", "filter=%ff", "columns=a,,b"] {
+            let error = Parameters::parse(Some(query)).and_then(Parameters::scan).expect_err(query);
+            assert_eq!(error.status, axum::http::StatusCode::BAD_REQUEST, "{query}");
+        }
+        let error = Parameters::parse(Some("limt=5")).and_then(Parameters::scan).expect_err("unknown");
+        assert_eq!(error.fields.hint.as_deref(), Some("Known parameters: columns, filter, limit, cursor, as_of."));
+    }
+}

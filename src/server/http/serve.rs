@@ -1,0 +1,56 @@
+//! The router and its listener.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::http::{Method, Uri};
+use axum::routing::get;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use super::error::ApiError;
+use super::routes;
+use crate::engine::Engine;
+use crate::env::Env;
+
+/// What the routes share.
+#[derive(Clone)]
+pub(super) struct Shared {
+    pub(super) engine: Arc<Engine>,
+    pub(super) env: Env,
+    pub(super) started_millis: u64,
+}
+
+/// Serves until `stop` fires and the requests have ended.
+pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, env: Env, stop: CancellationToken) {
+    let started_millis = env.now_millis();
+    let router = router(Shared { engine, env, started_millis });
+    let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
+    if let Err(error) = served {
+        tracing::error!(%error, "the HTTP server ended");
+    }
+}
+
+fn router(shared: Shared) -> Router {
+    Router::new()
+        .route("/api/v1/health", get(routes::health))
+        .route("/api/v1/jobs", get(routes::jobs))
+        .route("/api/v1/views", get(routes::views))
+        .route("/api/v1/views/{view}", get(routes::view))
+        .route("/api/v1/views/{view}/scan", get(routes::scan))
+        .route("/api/v1/views/{view}/scan.arrow", get(routes::scan_arrow))
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(shared)
+}
+
+async fn not_found(uri: Uri) -> ApiError {
+    ApiError::not_found(format!("no such route: {}", uri.path())).hint(
+        "Routes: /api/v1/health, /api/v1/jobs, /api/v1/views, /api/v1/views/{view}, \
+         /api/v1/views/{view}/scan, /api/v1/views/{view}/scan.arrow.",
+    )
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::wrong_method(format!("{method} is not offered on {}", uri.path())).hint("Use GET.")
+}

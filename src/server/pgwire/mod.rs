@@ -1,0 +1,14 @@
+//! PostgreSQL's protocol 3, the server's half: startup, simple query, cancel.
+//!
+//! Each connection is one task with one engine session. A statement runs under a token that a
+//! cancel request, a client that went away, or the server's stop fires. Rows are sent while the
+//! statement runs, flushed whenever the next batch is not there yet, so a slow answer trickles and
+//! a cancel reaches it. The extended query protocol is refused by name.
+
+mod connection;
+mod listener;
+mod messages;
+mod rows;
+mod startup;
+
+pub(crate) use listener::serve;

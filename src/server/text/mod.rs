@@ -1,0 +1,7 @@
+//! Values as PostgreSQL prints them, and as JSON.
+
+mod column;
+mod datetime;
+mod number;
+
+pub(crate) use column::{Column, is_bare_numeric, write_json_string};
