@@ -5,11 +5,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SendableRecordBatchStream;
-use tokio_util::sync::CancellationToken;
 
-use crate::env::Env;
-use crate::sql::Statement;
-use crate::types::{Error, RelationId, Result, Time};
+use crate::types::{Error, RelationId, Time};
 
 /// How an engine runs.
 #[derive(Clone, Debug)]
@@ -20,61 +17,6 @@ pub struct EngineConfig {
     pub workers: usize,
     /// The budget of memory for the process, in bytes.
     pub memory_bytes: u64,
-}
-
-/// The database: shared by all sessions.
-pub struct Engine {}
-
-impl Engine {
-    /// Opens a database and brings its relations back.
-    pub async fn open(config: EngineConfig, env: Env) -> Result<Arc<Engine>> {
-        let _ = (config, env);
-        todo!()
-    }
-
-    /// A session for one client.
-    pub fn session(self: &Arc<Self>) -> Session {
-        todo!()
-    }
-
-    /// All jobs: tables, connector tables and materialized views, by id.
-    pub fn jobs(&self) -> Vec<JobInfo> {
-        todo!()
-    }
-
-    /// All materialized views, by id.
-    pub fn views(&self) -> Vec<ViewInfo> {
-        todo!()
-    }
-
-    /// Reads rows of a view or table (`name` or `schema.name`, as stored: not folded) in key order.
-    pub async fn scan(&self, name: &str, request: ScanRequest) -> Result<Scan> {
-        let _ = (name, request);
-        todo!()
-    }
-
-    /// Stops the engine; open sessions fail with 57P01.
-    pub async fn close(&self) {
-        todo!()
-    }
-}
-
-/// One client's state: settings and the times it has seen.
-pub struct Session {}
-
-impl Session {
-    /// Splits and parses a text of statements. An error carries its position in the whole text.
-    pub fn parse(&self, sql: &str) -> Result<Vec<Statement>> {
-        let _ = sql;
-        todo!()
-    }
-
-    /// Runs one statement. When `cancel` fires, it ends within a second with 57014, wherever it is.
-    /// Rows of the answer are read under the same token.
-    pub async fn execute(&mut self, statement: &Statement, cancel: &CancellationToken) -> Result<Answer> {
-        let _ = (statement, cancel);
-        todo!()
-    }
 }
 
 /// What a statement answers.

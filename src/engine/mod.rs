@@ -1,10 +1,35 @@
 //! The coordinator and what stands on it: sessions, DDL, DML, reads and recovery.
 //!
+//! ```text
+//! Session ── statement ──► ddl      catalog log, then the coordinator's relations
+//!                          dml      read at a pin, then one write
+//!                          read     plan → pin → DataFusion over pages of the pin
+//!                          show     what the catalog and the coordinator know
+//! ```
+//!
 //! Deliberately absent: wire formats.
 
-pub mod coordinator;
 mod api;
+pub mod coordinator;
+mod cursor;
+mod database;
+mod ddl;
+mod define;
+mod dml;
+mod errors;
+mod interrupt;
+mod lookup;
+mod read;
+mod recovery;
+mod relations;
+mod scan;
+mod scan_exec;
+mod session;
+mod settings;
+mod show;
 
-pub use api::{
-    Answer, Column, Engine, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Session, Tag, ViewInfo,
-};
+pub use crate::sql::sql_name as type_name;
+pub use api::{Answer, Column, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Tag, ViewInfo};
+pub use database::Engine;
+pub use errors::error_of;
+pub use session::Session;

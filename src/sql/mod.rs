@@ -4,10 +4,53 @@
 //! text → parse → Statement → (engine) → plan_query  → LogicalPlan, for one answer
 //!                                     → plan_view   → JobPlan, for a standing query
 //! ```
+//!
+//! The grammar is sqlparser's PostgreSQL dialect; statements that are our own are read word by word
+//! ([`parser`], [`create`]) and what is known elsewhere and not offered here is refused by name
+//! ([`refusals`], [`query_checks`], [`view_checks`]). A query is planned by DataFusion; before its
+//! types are coerced the plan is given PostgreSQL's meaning ([`meaning`]), for SELECT and view alike.
 
+mod aggregates;
+mod arithmetic;
+mod cast_text;
+mod casts;
+mod create;
+mod dialect;
+mod errors;
+mod explain;
+mod functions;
+mod lower;
+mod meaning;
+mod names;
+mod parser;
+mod planner;
+mod prune;
+mod query_checks;
+mod reader;
+mod refusals;
+pub mod show_create;
 mod statement;
+mod timestamps;
+mod tokens;
+mod types;
+mod view_checks;
 
-pub use statement::{
-    ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, Describe, Drop, Explain, Name, ObjectKind,
-    OptionValue, SetVariable, Show, Statement, StatementKind,
+#[cfg(test)]
+mod parser_tests;
+#[cfg(test)]
+mod planner_tests;
+
+pub use casts::{cast, cast_array};
+pub use errors::{from_datafusion, to_datafusion};
+pub use explain::explain_job;
+pub use names::shown_name;
+pub use parser::parse;
+pub use planner::{
+    DEFAULT_SCHEMA, PlannedView, RelationInfo, Resolver, configure, plan_expression,
+    plan_plain_view, plan_predicate, plan_query, plan_view, session_config, view_columns,
 };
+pub use statement::{
+    ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, Describe, Drop, Explain,
+    Name, ObjectKind, OptionValue, SetVariable, Show, Statement, StatementKind,
+};
+pub use types::sql_name;

@@ -128,6 +128,8 @@ pub struct CreateView {
     pub columns: Vec<String>,
     /// The query.
     pub query: Box<ast::Query>,
+    /// The query as the user wrote it.
+    pub query_text: String,
 }
 
 /// `CREATE MATERIALIZED VIEW`.
@@ -143,6 +145,8 @@ pub struct CreateMaterializedView {
     pub background: bool,
     /// The query.
     pub query: Box<ast::Query>,
+    /// The query as the user wrote it.
+    pub query_text: String,
 }
 
 /// `DROP`.
@@ -174,6 +178,8 @@ pub enum Show {
     Tables,
     /// `SHOW VIEWS`.
     Views,
+    /// `SHOW MATERIALIZED VIEWS`.
+    MaterializedViews,
     /// `SHOW JOBS`.
     Jobs,
     /// `SHOW CREATE TABLE|VIEW|MATERIALIZED VIEW`.

@@ -7,9 +7,7 @@ pub const KEY_GROUPS: usize = 128;
 
 /// FNV-1a, 64 bits (Fowler, Noll, Vo): the published hash behind key groups and operator ids.
 pub fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 /// A fixed hash bucket of keys, `0..KEY_GROUPS`.

@@ -1,0 +1,174 @@
+//! What the catalog holds.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use serde::{Deserialize, Serialize};
+use sqlparser::ast;
+
+use crate::exec::plan::JobPlan;
+use crate::types::{Error, RelationId};
+
+/// The kinds of relations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ObjectKind {
+    /// A table, with or without a connector.
+    Table,
+    /// A plain view.
+    View,
+    /// A materialized view.
+    MaterializedView,
+}
+
+impl ObjectKind {
+    /// How messages call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            ObjectKind::Table => "table",
+            ObjectKind::View => "view",
+            ObjectKind::MaterializedView => "materialized view",
+        }
+    }
+
+    /// How statements call it.
+    pub fn keyword(self) -> &'static str {
+        match self {
+            ObjectKind::Table => "TABLE",
+            ObjectKind::View => "VIEW",
+            ObjectKind::MaterializedView => "MATERIALIZED VIEW",
+        }
+    }
+}
+
+/// A relation of the catalog.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// Its number, never used twice.
+    pub id: RelationId,
+    /// Its schema.
+    pub schema: String,
+    /// Its name.
+    pub name: String,
+    /// What kind it is.
+    pub kind: ObjectKind,
+    /// The relations that its text names.
+    pub depends_on: Vec<RelationId>,
+    /// Its CREATE statement in canonical form.
+    pub text: String,
+    /// What the text means.
+    pub definition: Definition,
+}
+
+/// What an object's text means.
+#[derive(Clone, Debug)]
+pub enum Definition {
+    /// A table.
+    Table(Table),
+    /// A plain view.
+    View(View),
+    /// A materialized view.
+    MaterializedView(MaterializedView),
+    /// The text could not be planned when the database was opened; reads fail with the reason.
+    Broken(Error),
+}
+
+/// A table's definition.
+#[derive(Clone, Debug)]
+pub struct Table {
+    /// Its columns.
+    pub columns: Vec<TableColumn>,
+    /// The columns as rows carry them.
+    pub row_schema: SchemaRef,
+    /// Indexes of the primary key's columns; empty when it has none.
+    pub key: Vec<usize>,
+    /// UPDATE and DELETE are refused.
+    pub append_only: bool,
+    /// The connector's name; `None` for an ordinary table.
+    pub connector: Option<String>,
+}
+
+impl Table {
+    /// A table's definition, with the schema that follows from its columns.
+    pub fn new(columns: Vec<TableColumn>, key: Vec<usize>, append_only: bool, connector: Option<String>) -> Table {
+        let fields: Vec<Field> =
+            columns.iter().map(|column| Field::new(&column.name, column.data_type.clone(), column.nullable)).collect();
+        Table { columns, row_schema: Arc::new(Schema::new(fields)), key, append_only, connector }
+    }
+}
+
+/// A column of a table.
+#[derive(Clone, Debug)]
+pub struct TableColumn {
+    /// Its name.
+    pub name: String,
+    /// How its values are stored.
+    pub data_type: DataType,
+    /// The SQL type in its documented spelling.
+    pub sql_type: String,
+    /// For `varchar(n)` and `char(n)`: the most characters.
+    pub length_max: Option<usize>,
+    /// False for `NOT NULL` and primary keys.
+    pub nullable: bool,
+    /// The `DEFAULT` expression.
+    pub default: Option<ast::Expr>,
+}
+
+/// A plain view's definition.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The query, as parsed.
+    pub query: Box<ast::Query>,
+    /// Names of its columns when the statement gave them; else the query's own.
+    pub column_names: Vec<String>,
+    /// Columns and types of its rows.
+    pub row_schema: SchemaRef,
+}
+
+/// A materialized view's definition.
+#[derive(Clone, Debug)]
+pub struct MaterializedView {
+    /// What keeps it.
+    pub plan: Arc<JobPlan>,
+}
+
+impl Object {
+    /// `schema.name`.
+    pub fn qualified_name(&self) -> String {
+        format!("{}.{}", self.schema, self.name)
+    }
+
+    /// Columns and types of its rows; `None` when its text could not be planned.
+    pub fn row_schema(&self) -> Option<SchemaRef> {
+        match &self.definition {
+            Definition::Table(table) => Some(Arc::clone(&table.row_schema)),
+            Definition::View(view) => Some(Arc::clone(&view.row_schema)),
+            Definition::MaterializedView(view) => Some(Arc::clone(view.plan.schema())),
+            Definition::Broken(_) => None,
+        }
+    }
+
+    /// Columns that identify a row; empty when the whole row does.
+    pub fn key(&self) -> &[usize] {
+        match &self.definition {
+            Definition::Table(table) => &table.key,
+            Definition::MaterializedView(view) => &view.plan.key,
+            Definition::View(_) | Definition::Broken(_) => &[],
+        }
+    }
+
+    /// True when the relation's rows only ever grow.
+    pub fn append_only(&self) -> bool {
+        match &self.definition {
+            // Rows of a connector are only ever added.
+            Definition::Table(table) => table.append_only || table.connector.is_some(),
+            Definition::MaterializedView(view) => view.plan.append_only,
+            Definition::View(_) | Definition::Broken(_) => false,
+        }
+    }
+
+    /// True for a table whose rows are outside of clink.
+    pub fn is_external(&self) -> bool {
+        matches!(&self.definition, Definition::Table(table) if table.connector.is_some())
+    }
+}

@@ -1,0 +1,274 @@
+//! The engine: what all sessions share.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use datafusion::execution::SessionState;
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
+use datafusion::execution::session_state::SessionStateBuilder;
+use tokio_util::sync::CancellationToken;
+
+use crate::catalog::{Catalog, CatalogStore, Definition, Object, ObjectKind};
+use crate::connectors::Connectors;
+use crate::env::Env;
+use crate::exec::source::Source;
+use crate::sql;
+use crate::types::{Error, RelationId, Result, Time};
+
+use super::api::{Column, EngineConfig, JobInfo, ViewInfo};
+use super::coordinator::{Coordinator, CoordinatorConfig, RelationState};
+use super::recovery;
+use super::relations::DATABASE;
+use super::session::Session;
+
+/// The share of the memory budget that queries may take together.
+const QUERY_MEMORY_SHARE: f64 = 0.4;
+
+/// The database: shared by all sessions.
+pub struct Engine {
+    coordinator: Coordinator,
+    catalog: Arc<CatalogStore>,
+    connectors: Connectors,
+    /// The connector of each external table.
+    sources: Mutex<HashMap<RelationId, Arc<dyn Source>>>,
+    /// What writers of each table share.
+    writers: Mutex<HashMap<RelationId, Arc<Writer>>>,
+    /// One statement of DDL at a time: held from looking at the catalog to changing it.
+    ddl: Arc<tokio::sync::Mutex<()>>,
+    base_state: Arc<SessionState>,
+    closed: CancellationToken,
+}
+
+/// What writers of one table share.
+#[derive(Default)]
+pub(crate) struct Writer {
+    /// Held by statements that read the table in order to write it.
+    pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
+    last_write: AtomicU64,
+}
+
+impl Writer {
+    /// The time of the last write that was answered.
+    pub(crate) fn last_write(&self) -> Time {
+        Time::from_millis(self.last_write.load(Ordering::Acquire))
+    }
+
+    /// Records a write.
+    pub(crate) fn wrote(&self, time: Time) {
+        self.last_write.fetch_max(time.as_millis(), Ordering::AcqRel);
+    }
+}
+
+impl Engine {
+    /// Opens a database and brings its relations back. A view or connector table that cannot be
+    /// brought back does not stop this: it is `FAILED` and reading it gives the reason.
+    ///
+    /// # Errors
+    /// 55000 when another process holds the directory, XX001 when its files are damaged, and what an
+    /// ordinary table gives that cannot be brought back, whose rows would be lost.
+    pub async fn open(config: EngineConfig, env: Env) -> Result<Arc<Engine>> {
+        let data_dir = config.data_dir.clone();
+        let workers = config.workers.max(1);
+        let (coordinator, (catalog, records)) = tokio::task::spawn_blocking(move || {
+            std::fs::create_dir_all(&data_dir)?;
+            // The coordinator first: it holds the lock on the directory.
+            let coordinator = Coordinator::start(CoordinatorConfig { data_dir: data_dir.clone(), workers }, env)?;
+            Ok::<_, Error>((coordinator, CatalogStore::open(&data_dir)?))
+        })
+        .await
+        .map_err(|error| Error::internal(format!("opening the database ended: {error}")))??;
+
+        let engine = Arc::new(Engine {
+            coordinator,
+            catalog: Arc::new(catalog),
+            connectors: Connectors::standard(),
+            sources: Mutex::default(),
+            writers: Mutex::default(),
+            ddl: Arc::default(),
+            base_state: Arc::new(base_state(workers, config.memory_bytes)?),
+            closed: CancellationToken::new(),
+        });
+        recovery::recover(&engine, records).await?;
+        Ok(engine)
+    }
+
+    /// A session for one client.
+    pub fn session(self: &Arc<Self>) -> Session {
+        Session::new(Arc::clone(self))
+    }
+
+    /// All jobs: tables, connector tables and materialized views, by id.
+    pub fn jobs(&self) -> Vec<JobInfo> {
+        let catalog = self.catalog();
+        // The clock rests when idle, so the relation that is furthest says where it stands.
+        let latest = catalog
+            .objects()
+            .filter_map(|object| self.coordinator.status(object.id))
+            .map(|status| status.upper)
+            .filter(|upper| *upper != Time::MAX)
+            .max()
+            .unwrap_or(Time::ZERO);
+        catalog.objects().filter_map(|object| self.job(object, latest)).collect()
+    }
+
+    fn job(&self, object: &Object, latest: Time) -> Option<JobInfo> {
+        let kind = match object.kind {
+            ObjectKind::View => return None,
+            ObjectKind::Table if object.is_external() => "source",
+            ObjectKind::Table => "table",
+            ObjectKind::MaterializedView => "materialized view",
+        };
+        let mut job = JobInfo {
+            id: object.id,
+            name: object.qualified_name(),
+            kind,
+            status: "FAILED",
+            error: None,
+            since_millis: 0,
+            rows_in: 0,
+            rows_out: 0,
+            lag_millis: 0,
+        };
+        if let Definition::Broken(error) = &object.definition {
+            job.error = Some(error.clone());
+            return Some(job);
+        }
+        // Between the catalog's change and the installation nothing is known yet.
+        let Some(status) = self.coordinator.status(object.id) else {
+            job.status = "FILLING";
+            return Some(job);
+        };
+        (job.status, job.error) = match status.state {
+            RelationState::Filling => ("FILLING", None),
+            RelationState::Running => ("RUNNING", None),
+            RelationState::Failed(error) => ("FAILED", Some(error)),
+            RelationState::Blocked(_, error) => ("BLOCKED", Some(error)),
+        };
+        job.since_millis = status.since_millis;
+        job.rows_in = status.rows_in;
+        job.rows_out = status.rows_out;
+        job.lag_millis = latest.as_millis().saturating_sub(status.upper.as_millis());
+        Some(job)
+    }
+
+    /// All materialized views, by id.
+    pub fn views(&self) -> Vec<ViewInfo> {
+        let catalog = self.catalog();
+        let views = catalog.objects().filter(|object| object.kind == ObjectKind::MaterializedView);
+        views
+            .map(|object| {
+                let columns = columns(object);
+                let key = object.key().iter().filter_map(|index| columns.get(*index)).map(|c| c.name.clone()).collect();
+                ViewInfo { id: object.id, name: object.name.clone(), schema: object.schema.clone(), columns, key }
+            })
+            .collect()
+    }
+
+    /// Stops the engine; open sessions fail with 57P01.
+    pub async fn close(&self) {
+        self.closed.cancel();
+        self.coordinator.shutdown().await;
+    }
+
+    pub(crate) fn coordinator(&self) -> &Coordinator {
+        &self.coordinator
+    }
+
+    /// The current version of the catalog.
+    pub(crate) fn catalog(&self) -> Arc<Catalog> {
+        self.catalog.current()
+    }
+
+    pub(crate) fn catalog_store(&self) -> &Arc<CatalogStore> {
+        &self.catalog
+    }
+
+    pub(crate) fn connectors(&self) -> &Connectors {
+        &self.connectors
+    }
+
+    pub(crate) fn ddl(&self) -> &Arc<tokio::sync::Mutex<()>> {
+        &self.ddl
+    }
+
+    pub(crate) fn base_state(&self) -> Arc<SessionState> {
+        Arc::clone(&self.base_state)
+    }
+
+    pub(crate) fn closed(&self) -> &CancellationToken {
+        &self.closed
+    }
+
+    /// The connector of an external table.
+    ///
+    /// # Errors
+    /// XX000 when the table has none.
+    pub(crate) fn source(&self, table: RelationId) -> Result<Arc<dyn Source>> {
+        let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.get(&table).cloned().ok_or_else(|| Error::internal(format!("table {table} has no connector")))
+    }
+
+    pub(crate) fn set_source(&self, table: RelationId, source: Arc<dyn Source>) {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).insert(table, source);
+    }
+
+    /// What writers of a table share.
+    pub(crate) fn writer(&self, table: RelationId) -> Arc<Writer> {
+        Arc::clone(self.writers.lock().unwrap_or_else(PoisonError::into_inner).entry(table).or_default())
+    }
+
+    /// The time of the last write that was answered, in any table.
+    pub(crate) fn last_write(&self) -> Time {
+        let writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
+        writers.values().map(|writer| writer.last_write()).max().unwrap_or(Time::ZERO)
+    }
+
+    /// Forgets what is kept for relations that are gone.
+    pub(crate) fn forget(&self, relations: &[RelationId]) {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| !relations.contains(id));
+        self.writers.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| !relations.contains(id));
+    }
+}
+
+/// The columns of an object with their SQL types; none when its text could not be planned.
+pub(crate) fn columns(object: &Object) -> Vec<Column> {
+    if let Definition::Table(table) = &object.definition {
+        return table
+            .columns
+            .iter()
+            .map(|column| {
+                // Only a length is not in the stored type.
+                let data_type =
+                    if column.length_max.is_some() { column.sql_type.clone() } else { sql::sql_name(&column.data_type) };
+                Column { name: column.name.clone(), data_type }
+            })
+            .collect();
+    }
+    let Some(schema) = object.row_schema() else {
+        return Vec::new();
+    };
+    schema
+        .fields()
+        .iter()
+        .map(|field| Column { name: field.name().clone(), data_type: sql::sql_name(field.data_type()) })
+        .collect()
+}
+
+/// The state that all statements are planned with, but for the names of the catalog.
+fn base_state(workers: usize, memory_bytes: u64) -> Result<SessionState> {
+    let config = sql::session_config()
+        .with_target_partitions(workers)
+        .with_default_catalog_and_schema(DATABASE, crate::catalog::DEFAULT_SCHEMA)
+        .with_create_default_catalog_and_schema(false);
+    let memory = usize::try_from(memory_bytes).unwrap_or(usize::MAX);
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_limit(memory, QUERY_MEMORY_SHARE)
+        .build_arc()
+        .map_err(crate::engine::error_of)?;
+    let builder = SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_default_features();
+    Ok(sql::configure(builder).build())
+}
+
+/// Rows tables by name, as [`super::relations::Relations::with_rows`] takes them.
+pub(crate) type RowTables = BTreeMap<String, Arc<dyn datafusion::catalog::TableProvider>>;

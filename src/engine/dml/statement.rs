@@ -1,0 +1,322 @@
+//! What all DML statements share: the table, the turn of its writers, the write, the answer.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use sqlparser::ast::{self, ObjectName, ObjectNamePart, SelectItem, TableFactor, TableWithJoins};
+use tokio::sync::OwnedMutexGuard;
+
+use crate::catalog::{Catalog, Definition, ObjectKind, Table};
+use crate::engine::api::{Answer, Tag};
+use crate::engine::coordinator::TableWrite;
+use crate::engine::database::{Engine, RowTables, Writer};
+use crate::engine::ddl::no_object;
+use crate::engine::interrupt::Interrupt;
+use crate::engine::session::Session;
+use crate::sql::{self, Name, Statement, StatementKind};
+use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time};
+
+use super::evaluate::{Evaluator, folded, position, quoted_text, rows_table, select};
+use super::{change, insert};
+
+/// Runs a DML statement.
+///
+/// # Errors
+/// Those of its parts; nothing was written then, unless the error says that this is unknown.
+pub(crate) async fn execute(session: &mut Session, statement: &Statement, interrupt: &Interrupt) -> Result<Answer> {
+    match &statement.kind {
+        StatementKind::Insert(insert) => insert::insert(session, insert, interrupt).await,
+        StatementKind::Update(update) => match update.as_ref() {
+            ast::Statement::Update(update) => change::update(session, update, interrupt).await,
+            _ => Err(Error::internal("an UPDATE of another kind")),
+        },
+        StatementKind::Delete(delete) => change::delete(session, delete, interrupt).await,
+        StatementKind::Truncate(names) => change::truncate(session, names, interrupt).await,
+        _ => Err(Error::internal("a statement that is no DML")),
+    }
+}
+
+/// The columns of RETURNING; `None` without it.
+///
+/// # Errors
+/// Those of planning it.
+pub(crate) async fn describe(session: &Session, statement: &Statement) -> Result<Option<SchemaRef>> {
+    let catalog = session.engine().catalog();
+    let (target, alias, returning) = match &statement.kind {
+        StatementKind::Insert(insert) => {
+            let alias = insert.table_alias.as_ref().map(|alias| folded(&alias.alias));
+            (insert::target(session.engine(), &catalog, insert)?, alias, &insert.returning)
+        }
+        StatementKind::Update(update) => match update.as_ref() {
+            ast::Statement::Update(update) => {
+                let (target, alias) = from_clause(session.engine(), &catalog, &update.table, "UPDATE")?;
+                (target, alias, &update.returning)
+            }
+            _ => return Ok(None),
+        },
+        StatementKind::Delete(delete) => {
+            let (target, alias) = from_clause(session.engine(), &catalog, change::deleted_from(delete)?, "DELETE")?;
+            (target, alias, &delete.returning)
+        }
+        _ => return Ok(None),
+    };
+    let Some(items) = returning else {
+        return Ok(None);
+    };
+    let (query, rows) = returning_query(&target, alias.as_deref(), items, None)?;
+    let relations = crate::engine::relations::Relations::new(session.engine(), catalog).with_rows(rows);
+    let plan = sql::plan_query(&relations.state(), &query).await?;
+    Ok(Some(crate::engine::read::shown_schema(plan.schema().as_arrow())))
+}
+
+/// An ordinary table that a statement writes.
+pub(crate) struct Target {
+    pub(crate) id: RelationId,
+    pub(crate) name: String,
+    pub(crate) table: Table,
+    pub(crate) writer: Arc<Writer>,
+}
+
+/// Finds the table that a statement writes.
+///
+/// # Errors
+/// 42P01; 42809 for what is no ordinary table.
+pub(crate) fn target(engine: &Engine, catalog: &Catalog, name: &Name, verb: &str) -> Result<Target> {
+    let Some(object) = catalog.find(name.schema.as_deref(), &name.name) else {
+        return Err(no_object(catalog, "relation", name));
+    };
+    let refused = |message: String, hint: &str| {
+        Err(Error::new(SqlState::WrongObjectType, message).hint(hint).position(name.position))
+    };
+    match &object.definition {
+        Definition::Table(table) => {
+            if table.connector.is_some() {
+                if verb == "INSERT" {
+                    return Err(Error::unsupported(format!(
+                        "INSERT into table \"{}\" with a connector is not supported yet",
+                        name.name
+                    ))
+                    .hint("Insert into a table without a connector.")
+                    .position(name.position));
+                }
+                return refused(
+                    format!("{verb} of table \"{}\" is not possible: its rows are outside", name.name),
+                    "Change the rows where the connector reads them, or copy them into a table without a connector: INSERT INTO t SELECT ...",
+                );
+            }
+            if table.append_only && verb != "INSERT" {
+                return refused(
+                    format!("{verb} of append-only table \"{}\" is not possible", name.name),
+                    "The table was created with APPEND ONLY; a table without it takes UPDATE and DELETE.",
+                );
+            }
+            Ok(Target {
+                id: object.id,
+                name: object.name.clone(),
+                table: table.clone(),
+                writer: engine.writer(object.id),
+            })
+        }
+        Definition::Broken(reason) => Err(crate::engine::relations::broken(object, reason)),
+        Definition::View(_) | Definition::MaterializedView(_) => {
+            let kind = if object.kind == ObjectKind::View { "view" } else { "materialized view" };
+            refused(
+                format!("cannot change {kind} \"{}\"", name.name),
+                "Change the tables that it reads; the view follows.",
+            )
+        }
+    }
+}
+
+/// The one table of a FROM clause, and its alias.
+///
+/// # Errors
+/// 0A000 for anything else; as [`target`].
+pub(crate) fn from_clause(
+    engine: &Engine,
+    catalog: &Catalog,
+    from: &TableWithJoins,
+    verb: &str,
+) -> Result<(Target, Option<String>)> {
+    match (&from.relation, from.joins.is_empty()) {
+        (TableFactor::Table { name, alias, args: None, .. }, true) => {
+            let name = object_name(name)?;
+            let alias = alias.as_ref().map(|alias| folded(&alias.name));
+            Ok((target(engine, catalog, &name, verb)?, alias))
+        }
+        _ => Err(Error::unsupported(format!("{verb} of more than one table is not supported"))
+            .hint("Name one table; its WHERE may have subqueries over others.")
+            .position_or(position(from))),
+    }
+}
+
+/// A name of the statement.
+///
+/// # Errors
+/// 0A000 for a name of more than two parts.
+pub(crate) fn object_name(name: &ObjectName) -> Result<Name> {
+    let parts: Vec<&ast::Ident> = name
+        .0
+        .iter()
+        .filter_map(|part| match part {
+            ObjectNamePart::Identifier(ident) => Some(ident),
+            ObjectNamePart::Function(_) => None,
+        })
+        .collect();
+    let at = position(name).unwrap_or(1);
+    match parts.as_slice() {
+        [name] => Ok(Name { schema: None, name: folded(name), position: at }),
+        [schema, name] => Ok(Name { schema: Some(folded(schema)), name: folded(name), position: at }),
+        [database, schema, name] if folded(database) == crate::engine::relations::DATABASE => {
+            Ok(Name { schema: Some(folded(schema)), name: folded(name), position: at })
+        }
+        _ => Err(Error::unsupported(format!("cross-database references are not implemented: {name}"))
+            .hint("Write schema.name.")
+            .position(at)),
+    }
+}
+
+/// The turn of a table's writers.
+pub(crate) type Turn = OwnedMutexGuard<()>;
+
+/// Waits for the table's turn.
+///
+/// # Errors
+/// 57014, 57P01.
+pub(crate) async fn turn(target: &Target, interrupt: &Interrupt) -> Result<Turn> {
+    let lock = Arc::clone(&target.writer.turn);
+    interrupt.guard(async move { Ok(lock.lock_owned().await) }).await
+}
+
+/// What the queries of a statement share. Reads are not before the table's last write.
+pub(crate) fn evaluator(
+    session: &Session,
+    catalog: &Arc<Catalog>,
+    target: &Target,
+    interrupt: &Interrupt,
+) -> Evaluator {
+    Evaluator {
+        engine: Arc::clone(session.engine()),
+        catalog: Arc::clone(catalog),
+        interrupt: interrupt.clone(),
+        at_least: at_least(session, target),
+    }
+}
+
+/// The time that reads for a write take at least.
+pub(crate) fn at_least(session: &Session, target: &Target) -> Time {
+    session.last_seen().max(target.writer.last_write())
+}
+
+/// The changes of a statement to one table.
+pub(crate) struct Changes<'a> {
+    pub(crate) target: &'a Target,
+    pub(crate) chunks: Vec<Chunk>,
+}
+
+/// Writes changes at one new time, holding the turns until it is done.
+///
+/// # Errors
+/// Those of the coordinator; 57014 when the statement is cancelled and the write takes long.
+pub(crate) async fn write(
+    session: &mut Session,
+    changes: Vec<Changes<'_>>,
+    turns: Vec<Turn>,
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let (mut writes, mut writers) = (Vec::new(), Vec::new());
+    for change in changes {
+        if !change.chunks.is_empty() {
+            writers.push(Arc::clone(&change.target.writer));
+            writes.push(TableWrite { table: change.target.id, changes: change.chunks });
+        }
+    }
+    if writes.is_empty() {
+        return Ok(());
+    }
+    let coordinator = session.engine().coordinator().clone();
+    let time = interrupt
+        .finish(async move {
+            let _turns = turns;
+            let time = coordinator.write(writes).await?;
+            for writer in writers {
+                writer.wrote(time);
+            }
+            Ok(time)
+        })
+        .await?;
+    session.saw(time);
+    Ok(())
+}
+
+/// The rows of RETURNING over `rows`, computed before anything is written, so that an error in it
+/// leaves nothing.
+pub(crate) struct Returned {
+    schema: SchemaRef,
+    batches: Vec<RecordBatch>,
+}
+
+/// Computes RETURNING.
+///
+/// # Errors
+/// Those of the query.
+pub(crate) async fn returned(
+    evaluator: &Evaluator,
+    target: &Target,
+    alias: Option<&str>,
+    items: Option<&Vec<SelectItem>>,
+    rows: RecordBatch,
+) -> Result<Option<Returned>> {
+    let Some(items) = items else { return Ok(None) };
+    let (query, tables) = returning_query(target, alias, items, Some(rows))?;
+    let collected = evaluator.query(query, tables).await?;
+    Ok(Some(Returned { schema: collected.schema, batches: collected.batches }))
+}
+
+fn returning_query(
+    target: &Target,
+    alias: Option<&str>,
+    items: &[SelectItem],
+    rows: Option<RecordBatch>,
+) -> Result<(ast::Query, RowTables)> {
+    let rows = rows.unwrap_or_else(|| RecordBatch::new_empty(Arc::clone(&target.table.row_schema)));
+    let from =
+        format!("{}.returned AS {}", crate::engine::relations::ROWS_SCHEMA, quoted_text(alias.unwrap_or(&target.name)));
+    let tables = RowTables::from([("returned".to_owned(), rows_table(rows)?)]);
+    Ok((select(items.to_vec(), &from, None)?, tables))
+}
+
+/// The answer of a statement.
+pub(crate) fn answer(tag: Tag, returned: Option<Returned>) -> Answer {
+    match returned {
+        None => Answer::Done { tag, notices: Vec::new() },
+        Some(Returned { schema, batches }) => {
+            let stream = futures::stream::iter(batches.into_iter().map(Ok));
+            let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&schema), stream));
+            Answer::Rows { schema, rows, tag, notices: Vec::new() }
+        }
+    }
+}
+
+/// A column of the table by name.
+///
+/// # Errors
+/// 42703.
+pub(crate) fn column_index(target: &Target, name: &ObjectName) -> Result<usize> {
+    let wanted = object_name(name)?;
+    target.table.columns.iter().position(|column| column.name == wanted.name).ok_or_else(|| {
+        let names = target.table.columns.iter().map(|column| column.name.as_str());
+        let hint = match crate::catalog::near_miss(&wanted.name, names.clone()) {
+            Some(near) => format!("Perhaps you meant \"{near}\"."),
+            None => format!("Its columns are {}.", names.collect::<Vec<_>>().join(", ")),
+        };
+        Error::new(
+            SqlState::UndefinedColumn,
+            format!("column \"{}\" of relation \"{}\" does not exist", wanted.name, target.name),
+        )
+        .hint(hint)
+        .position(wanted.position)
+    })
+}

@@ -1,0 +1,94 @@
+//! Queries that answer once: plan, choose the time, run.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::execute_stream;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::{StreamExt, TryStreamExt};
+use sqlparser::ast;
+
+use crate::sql;
+use crate::types::Result;
+
+use super::coordinator::{Pin, ReadBound};
+use super::database::Engine;
+use super::relations::{Relations, kept_relations};
+use super::scan_exec::with_schema;
+
+/// An open query.
+pub(crate) struct Opened {
+    /// Columns.
+    pub(crate) schema: SchemaRef,
+    /// The rows.
+    pub(crate) rows: SendableRecordBatchStream,
+    /// The pinned time; `None` when the query reads no kept relation.
+    pub(crate) pin: Option<Arc<Pin>>,
+}
+
+/// A finished query.
+pub(crate) struct Collected {
+    /// Columns.
+    pub(crate) schema: SchemaRef,
+    /// The rows.
+    pub(crate) batches: Vec<RecordBatch>,
+}
+
+impl Collected {
+    /// All rows as one batch.
+    ///
+    /// # Errors
+    /// When a column outgrows its offsets.
+    pub(crate) fn concat(&self) -> Result<RecordBatch> {
+        Ok(arrow::compute::concat_batches(&self.schema, &self.batches)?)
+    }
+}
+
+/// Plans a query and opens it at one time.
+///
+/// # Errors
+/// Those of planning; those of [`super::coordinator::Coordinator::pin`].
+pub(crate) async fn open(
+    engine: Arc<Engine>,
+    relations: Relations,
+    query: Box<ast::Query>,
+    bound: ReadBound,
+) -> Result<Opened> {
+    let state = relations.state();
+    let plan = sql::plan_query(&state, &query).await?;
+    let reads = kept_relations(&plan)?;
+    if !reads.is_empty() {
+        relations.set_pin(Arc::new(engine.coordinator().pin(&reads, bound).await?));
+    }
+    let physical = state.create_physical_plan(&plan).await.map_err(crate::engine::error_of)?;
+    let schema = shown_schema(&physical.schema());
+    let rows = execute_stream(physical, state.task_ctx()).map_err(crate::engine::error_of)?;
+    let shown = Arc::clone(&schema);
+    let rows = rows.map(move |batch| with_schema(&batch?, &shown));
+    let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&schema), rows));
+    Ok(Opened { schema, rows, pin: relations.pin().cloned() })
+}
+
+/// Columns under the names that the user sees: while planning, no two have one name.
+pub(crate) fn shown_schema(schema: &Schema) -> SchemaRef {
+    let fields: Vec<Field> =
+        schema.fields().iter().map(|field| field.as_ref().clone().with_name(sql::shown_name(field.name()))).collect();
+    Arc::new(Schema::new(fields))
+}
+
+/// Runs a query to its end.
+///
+/// # Errors
+/// As [`open`], and those of running it.
+pub(crate) async fn collect(
+    engine: Arc<Engine>,
+    relations: Relations,
+    query: Box<ast::Query>,
+    bound: ReadBound,
+) -> Result<Collected> {
+    let opened = open(engine, relations, query, bound).await?;
+    let batches = opened.rows.try_collect().await.map_err(crate::engine::error_of)?;
+    Ok(Collected { schema: opened.schema, batches })
+}

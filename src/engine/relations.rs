@@ -1,0 +1,359 @@
+//! The catalog as DataFusion sees it while one statement runs.
+//!
+//! All names of a statement resolve in one version of the catalog, and all its scans read through
+//! one pin, so that the statement sees one time. Planning comes first and needs no pin; the pin is
+//! put in when the plan has told which relations it reads.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
+use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, Session, TableProvider};
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion::common::{DFSchema, TableReference};
+use datafusion::datasource::{TableType, source_as_provider};
+use datafusion::error::DataFusionError;
+use datafusion::execution::SessionState;
+use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, utils::conjunction};
+use datafusion::physical_plan::ExecutionPlan;
+
+use crate::catalog::{Catalog, DEFAULT_SCHEMA, Definition, Object};
+use crate::sql::{self, RelationInfo};
+use crate::types::{Error, RelationId, Result, SqlState};
+
+use super::coordinator::Pin;
+use super::database::Engine;
+use super::{lookup, scan_exec};
+
+/// The catalog's name in DataFusion's terms: the one database.
+pub(crate) const DATABASE: &str = "clink";
+
+/// The schema of rows that a statement works on besides the catalog's relations.
+pub(crate) const ROWS_SCHEMA: &str = "__statement";
+
+/// How deep plain views may stand on each other.
+const VIEW_DEPTH_MAX: usize = 32;
+
+/// The names of a statement and the time at which they are read.
+#[derive(Clone)]
+pub(crate) struct Relations {
+    engine: Arc<Engine>,
+    catalog: Arc<Catalog>,
+    base: Arc<SessionState>,
+    pin: Arc<OnceLock<Arc<Pin>>>,
+    rows: Arc<BTreeMap<String, Arc<dyn TableProvider>>>,
+    depth: usize,
+}
+
+impl fmt::Debug for Relations {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Relations").field("depth", &self.depth).finish_non_exhaustive()
+    }
+}
+
+impl Relations {
+    /// The relations of a version of the catalog.
+    pub(crate) fn new(engine: &Arc<Engine>, catalog: Arc<Catalog>) -> Relations {
+        Relations {
+            engine: Arc::clone(engine),
+            catalog,
+            base: engine.base_state(),
+            pin: Arc::default(),
+            rows: Arc::default(),
+            depth: 0,
+        }
+    }
+
+    /// The same with tables of rows, named in [`ROWS_SCHEMA`].
+    pub(crate) fn with_rows(mut self, rows: BTreeMap<String, Arc<dyn TableProvider>>) -> Relations {
+        self.rows = Arc::new(rows);
+        self
+    }
+
+    /// A state for planning in which the statement's names resolve.
+    pub(crate) fn state(&self) -> SessionState {
+        SessionStateBuilder::new_from_existing(self.base.as_ref().clone())
+            .with_catalog_list(Arc::new(Database(self.clone())))
+            .build()
+    }
+
+    /// The version of the catalog.
+    pub(crate) fn catalog(&self) -> &Arc<Catalog> {
+        &self.catalog
+    }
+
+    /// Sets the time that is read. The first one stays.
+    pub(crate) fn set_pin(&self, pin: Arc<Pin>) {
+        // A second pin would be of the same statement; the first one is as good.
+        let _ = self.pin.set(pin);
+    }
+
+    /// The time that is read, when it is set.
+    pub(crate) fn pin(&self) -> Option<&Arc<Pin>> {
+        self.pin.get()
+    }
+
+    async fn table(&self, schema: &str, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
+        if schema == ROWS_SCHEMA {
+            return Ok(self.rows.get(name).map(Arc::clone));
+        }
+        let Some(object) = self.catalog.find(Some(schema), name) else {
+            return Ok(None);
+        };
+        match &object.definition {
+            Definition::Broken(error) => Err(broken(object, error)),
+            Definition::Table(_) | Definition::MaterializedView(_) => {
+                let Some(schema) = object.row_schema() else {
+                    return Ok(None);
+                };
+                Ok(Some(Arc::new(Relation { object: Arc::clone(object), schema, relations: self.clone() })))
+            }
+            Definition::View(view) => {
+                if self.depth >= VIEW_DEPTH_MAX {
+                    return Err(Error::new(
+                        SqlState::StatementTooComplex,
+                        format!("views are nested more than {VIEW_DEPTH_MAX} deep at \"{}\"", object.name),
+                    )
+                    .hint("Make one of them a materialized view."));
+                }
+                let mut inner = self.clone();
+                inner.depth += 1;
+                let plan = sql::plan_plain_view(&inner.state(), &view.query, &view.column_names).await?;
+                let schema = Arc::new(plan.schema().as_arrow().clone());
+                Ok(Some(Arc::new(PlainView { plan, schema })))
+            }
+        }
+    }
+}
+
+impl sql::Resolver for Relations {
+    fn relation(&self, table: &TableReference) -> Option<RelationInfo> {
+        let object = self.catalog.find(table.schema(), table.table())?;
+        let external = object.is_external();
+        Some(RelationInfo {
+            id: object.id,
+            schema: object.row_schema()?,
+            key: object.key().to_vec(),
+            append_only: object.append_only(),
+            bounded: !external,
+        })
+    }
+}
+
+/// The error of reading an object whose text could not be planned at open.
+pub(crate) fn broken(object: &Object, reason: &Error) -> Error {
+    let kind = object.kind;
+    Error::new(
+        SqlState::ObjectNotReady,
+        format!("{} \"{}\" could not be brought back: {reason}", kind.name(), object.name),
+    )
+    .hint(format!(
+        "SHOW CREATE {} {} gives its text; DROP it and create it again.",
+        kind.keyword(),
+        object.qualified_name()
+    ))
+}
+
+/// The relations with kept rows that a plan reads, subqueries included, each once.
+///
+/// # Errors
+/// None but a fault of the program.
+pub(crate) fn kept_relations(plan: &LogicalPlan) -> Result<Vec<RelationId>> {
+    let mut found = Vec::new();
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node
+            && let Ok(provider) = source_as_provider(&scan.source)
+            && let Some(relation) = provider.downcast_ref::<Relation>()
+            && !relation.object.is_external()
+            && !found.contains(&relation.object.id)
+        {
+            found.push(relation.object.id);
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map_err(crate::engine::error_of)?;
+    Ok(found)
+}
+
+/// `clink`, the only catalog.
+#[derive(Debug)]
+struct Database(Relations);
+
+impl CatalogProviderList for Database {
+    fn register_catalog(&self, _: String, _: Arc<dyn CatalogProvider>) -> Option<Arc<dyn CatalogProvider>> {
+        None
+    }
+
+    fn catalog_names(&self) -> Vec<String> {
+        vec![DATABASE.to_owned()]
+    }
+
+    fn catalog(&self, name: &str) -> Option<Arc<dyn CatalogProvider>> {
+        (name == DATABASE).then(|| Arc::new(Schemas(self.0.clone())) as Arc<dyn CatalogProvider>)
+    }
+}
+
+/// The schemas of the database.
+#[derive(Debug)]
+struct Schemas(Relations);
+
+impl CatalogProvider for Schemas {
+    fn schema_names(&self) -> Vec<String> {
+        self.0.catalog.schemas().map(str::to_owned).collect()
+    }
+
+    fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
+        let there = name == ROWS_SCHEMA || self.0.catalog.has_schema(name);
+        there.then(|| Arc::new(Names { relations: self.0.clone(), schema: name.to_owned() }) as Arc<dyn SchemaProvider>)
+    }
+}
+
+/// The names of one schema.
+#[derive(Debug)]
+struct Names {
+    relations: Relations,
+    schema: String,
+}
+
+#[async_trait]
+impl SchemaProvider for Names {
+    fn table_names(&self) -> Vec<String> {
+        self.relations.catalog.names(&self.schema).map(str::to_owned).collect()
+    }
+
+    async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>, DataFusionError> {
+        self.relations.table(&self.schema, name).await.map_err(sql::to_datafusion)
+    }
+
+    fn table_exist(&self, name: &str) -> bool {
+        self.relations.catalog.find(Some(&self.schema), name).is_some()
+            || (self.schema == ROWS_SCHEMA && self.relations.rows.contains_key(name))
+    }
+}
+
+/// A plain view: DataFusion puts its plan where the name stands.
+struct PlainView {
+    plan: LogicalPlan,
+    schema: SchemaRef,
+}
+
+impl fmt::Debug for PlainView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlainView").finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl TableProvider for PlainView {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::View
+    }
+
+    fn get_logical_plan(&self) -> Option<Cow<'_, LogicalPlan>> {
+        Some(Cow::Borrowed(&self.plan))
+    }
+
+    async fn scan(
+        &self,
+        _: &dyn Session,
+        _: Option<&Vec<usize>>,
+        _: &[Expr],
+        _: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
+        Err(sql::to_datafusion(Error::internal("a plain view was scanned instead of put in")))
+    }
+}
+
+/// A table or a materialized view.
+#[derive(Debug)]
+struct Relation {
+    object: Arc<Object>,
+    schema: SchemaRef,
+    relations: Relations,
+}
+
+#[async_trait]
+impl TableProvider for Relation {
+    fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    /// The workers apply filters over kept rows; a connector's rows are filtered above the scan.
+    fn supports_filters_pushdown(
+        &self,
+        filters: &[&Expr],
+    ) -> Result<Vec<TableProviderFilterPushDown>, DataFusionError> {
+        filters
+            .iter()
+            .map(|filter| {
+                let above = self.object.is_external() || filter.is_volatile() || has_subquery(filter)?;
+                Ok(if above { TableProviderFilterPushDown::Unsupported } else { TableProviderFilterPushDown::Exact })
+            })
+            .collect()
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
+        let columns = projection.cloned().unwrap_or_else(|| (0..self.schema.fields().len()).collect());
+        if self.object.is_external() {
+            let source = self.relations.engine.source(self.object.id).map_err(sql::to_datafusion)?;
+            return scan_exec::external(source, columns, limit);
+        }
+        let Some(pin) = self.relations.pin() else {
+            return Err(sql::to_datafusion(Error::internal("a relation is scanned before its time is chosen")));
+        };
+        let predicate = match conjunction(filters.iter().cloned()) {
+            Some(filter) => {
+                let schema = DFSchema::try_from(Arc::clone(&self.schema))?;
+                Some(state.create_physical_expr(filter, &schema)?)
+            }
+            None => None,
+        };
+        let keys = lookup::keys(&self.schema, self.object.key(), filters)?;
+        scan_exec::kept(scan_exec::Kept {
+            pin: Arc::clone(pin),
+            workers: self.relations.engine.coordinator().workers(),
+            relation: self.object.id,
+            schema: Arc::clone(&self.schema),
+            columns,
+            predicate,
+            keys,
+            limit,
+        })
+    }
+}
+
+fn has_subquery(filter: &Expr) -> Result<bool, DataFusionError> {
+    filter.exists(|node| {
+        Ok(matches!(
+            node,
+            Expr::ScalarSubquery(_)
+                | Expr::InSubquery(_)
+                | Expr::Exists(_)
+                | Expr::SetComparison(_)
+                | Expr::OuterReferenceColumn(_, _)
+        ))
+    })
+}
+
+/// The schema that a name is looked for in.
+pub(crate) fn default_schema(schema: Option<&str>) -> &str {
+    schema.unwrap_or(DEFAULT_SCHEMA)
+}

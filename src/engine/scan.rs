@@ -1,0 +1,282 @@
+//! Scans for HTTP: rows of one relation in key order, with cursors.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::array::{ArrayRef, RecordBatch, StringArray};
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use tokio_util::sync::CancellationToken;
+
+use crate::catalog::{Definition, Object, TableColumn, near_miss};
+use crate::sql::{self, Name};
+use crate::types::{CHUNK_ROWS_MAX, Error, Result, SqlState};
+
+use super::api::{Scan, ScanRequest};
+use super::coordinator::{PageRequest, Pin, ReadBound};
+use super::cursor::{Cursor, Place};
+use super::database::Engine;
+use super::ddl::no_object;
+use super::dml::assign::coerce;
+use super::interrupt::Interrupt;
+use super::relations::{Relations, broken};
+
+impl Engine {
+    /// Reads rows of a view or table (`name` or `schema.name`, as stored: not folded) in key order.
+    /// The time is not before the last write that was answered, unless one is asked for.
+    ///
+    /// # Errors
+    /// 42P01 and 42809 for the relation, 42703 for columns, 22023 for cursor and key, those of the
+    /// filter, and those of [`super::coordinator::Coordinator::pin`].
+    pub async fn scan(self: &Arc<Self>, name: &str, request: ScanRequest) -> Result<Scan> {
+        let object = self.scanned(name)?;
+        let Some(schema) = object.row_schema() else {
+            return Err(Error::internal("a relation without columns"));
+        };
+        let columns = match &request.columns {
+            None => (0..schema.fields().len()).collect(),
+            Some(names) => column_indexes(&object, &schema, names)?,
+        };
+        let relations = Relations::new(self, self.catalog());
+        let predicate = match &request.filter {
+            None => None,
+            Some(filter) => Some(sql::plan_predicate(&relations.state(), filter, Arc::clone(&schema))?),
+        };
+        let keys = match &request.key {
+            None => None,
+            Some(key) => Some(self.key_rows(&object, &schema, key)?),
+        };
+        let workers = self.coordinator().workers();
+        let cursor = match &request.cursor {
+            None => Cursor { relation: object.id, skip: 0, place: start_of(0, workers) },
+            Some(text) => Cursor::decode(text, object.id, workers)?,
+        };
+
+        let bound = match request.as_of {
+            Some(time) => ReadBound::At(time),
+            None => ReadBound::Latest { at_least: self.last_write() },
+        };
+        let interrupt = Interrupt::new(CancellationToken::new(), self.closed().clone(), None);
+        let pin = Arc::new(interrupt.guard(self.coordinator().pin(&[object.id], bound)).await?);
+        let time = pin.time();
+        let row_schema: SchemaRef = Arc::new(schema.project(&columns)?);
+        let page = PageRequest { relation: object.id, projection: columns, predicate, rows_max: CHUNK_ROWS_MAX };
+        let next = Arc::new(Mutex::new(None));
+
+        if let Some(keys) = keys {
+            let rows = interrupt.guard(pin.lookup(&page, &keys)).await?;
+            let rows = super::scan_exec::with_schema(&rows, &row_schema).map_err(super::error_of)?;
+            let stream = futures::stream::iter([Ok(rows)]);
+            let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&row_schema), stream));
+            return Ok(Scan { time, schema: row_schema, rows, cursor: next });
+        }
+
+        let pages = Pages { pin, page, workers, remaining: request.limit, at: Some(cursor) };
+        if request.cursor_first {
+            let mut ahead = pages.clone();
+            let end = async {
+                while ahead.next().await?.is_some() {}
+                Ok(ahead.at)
+            };
+            let end = interrupt.guard(end).await?;
+            set(&next, end.as_ref());
+        }
+        let end = Arc::clone(&next);
+        let schema = Arc::clone(&row_schema);
+        let stream = futures::stream::try_unfold(pages, move |mut pages| {
+            let (end, schema) = (Arc::clone(&end), Arc::clone(&schema));
+            async move {
+                match pages.next().await.map_err(sql::to_datafusion)? {
+                    Some(rows) => Ok(Some((super::scan_exec::with_schema(&rows, &schema)?, pages))),
+                    None => {
+                        set(&end, pages.at.as_ref());
+                        Ok(None)
+                    }
+                }
+            }
+        });
+        let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&row_schema), stream));
+        Ok(Scan { time, schema: row_schema, rows: interrupt.stream(rows), cursor: next })
+    }
+
+    fn scanned(&self, name: &str) -> Result<Arc<Object>> {
+        let catalog = self.catalog();
+        let (schema, short) = match name.split_once('.') {
+            Some((schema, short)) if catalog.find(None, name).is_none() => (Some(schema), short),
+            _ => (None, name),
+        };
+        let Some(object) = catalog.find(schema, short) else {
+            let name = Name { schema: schema.map(str::to_owned), name: short.to_owned(), position: 1 };
+            return Err(no_object(&catalog, "relation", &name));
+        };
+        match &object.definition {
+            Definition::Broken(reason) => Err(broken(object, reason)),
+            Definition::View(_) => {
+                Err(Error::new(SqlState::WrongObjectType, format!("\"{short}\" is a plain view, which keeps no rows"))
+                    .hint("SELECT from it, or make it a materialized view."))
+            }
+            Definition::Table(table) if table.connector.is_some() => Err(Error::new(
+                SqlState::WrongObjectType,
+                format!("\"{short}\" is a table with a connector, which keeps no rows"),
+            )
+            .hint("SELECT from it, or make a materialized view of it.")),
+            Definition::Table(_) | Definition::MaterializedView(_) => Ok(Arc::clone(object)),
+        }
+    }
+
+    /// The key that a request names, in the relation's key columns and types.
+    fn key_rows(
+        &self,
+        object: &Object,
+        schema: &Schema,
+        given: &[(Option<String>, String)],
+    ) -> Result<RecordBatch> {
+        let invalid = |message: String, hint: String| Error::new(SqlState::InvalidParameterValue, message).hint(hint);
+        let fields: Vec<&Field> = object.key().iter().map(|index| schema.field(*index)).collect();
+        let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+        if fields.is_empty() {
+            return Err(invalid(
+                format!("\"{}\" has no key: only the whole row identifies a row", object.name),
+                "Use scan with a filter.".into(),
+            ));
+        }
+        for (name, _) in given {
+            match name {
+                Some(name) if !names.contains(&name.as_str()) => {
+                    return Err(invalid(
+                        format!("\"{name}\" is not a key column of \"{}\"", object.name),
+                        format!("Its key is ({}).", names.join(", ")),
+                    ));
+                }
+                None if fields.len() > 1 => {
+                    return Err(invalid(
+                        format!("the key of \"{}\" has {} columns", object.name, fields.len()),
+                        format!("Name each: {}.", names.join(", ")),
+                    ));
+                }
+                _ => {}
+            }
+        }
+        let mut columns: Vec<ArrayRef> = Vec::with_capacity(fields.len());
+        for field in &fields {
+            let mut values =
+                given.iter().filter(|(name, _)| name.as_deref().is_none_or(|name| name == field.name().as_str()));
+            let (Some((_, value)), None) = (values.next(), values.next()) else {
+                return Err(invalid(
+                    format!("key column \"{}\" needs one value", field.name()),
+                    format!("Give one value for each of: {}.", names.join(", ")),
+                ));
+            };
+            let column = TableColumn {
+                name: field.name().clone(),
+                data_type: field.data_type().clone(),
+                sql_type: sql::sql_name(field.data_type()),
+                length_max: None,
+                nullable: true,
+                default: None,
+            };
+            let text: ArrayRef = Arc::new(StringArray::from(vec![value.as_str()]));
+            columns.push(coerce(&text, &column, true)?);
+        }
+        let fields: Vec<Field> = fields.into_iter().cloned().collect();
+        Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
+    }
+}
+
+fn column_indexes(object: &Object, schema: &Schema, names: &[String]) -> Result<Vec<usize>> {
+    if names.is_empty() {
+        return Err(Error::new(SqlState::InvalidParameterValue, "no columns are asked for")
+            .hint("Leave the list out for all columns."));
+    }
+    let known = || schema.fields().iter().map(|field| field.name().as_str());
+    names
+        .iter()
+        .map(|name| {
+            schema.index_of(name).map_err(|_| {
+                let hint = match near_miss(name, known()) {
+                    Some(near) => format!("Perhaps you meant \"{near}\"."),
+                    None => format!("Its columns are {}.", known().collect::<Vec<_>>().join(", ")),
+                };
+                Error::new(
+                    SqlState::UndefinedColumn,
+                    format!("column \"{name}\" of relation \"{}\" does not exist", object.name),
+                )
+                .hint(hint)
+            })
+        })
+        .collect()
+}
+
+fn start_of(worker: usize, workers: usize) -> Place {
+    let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+    Place::Start { worker: number(worker), workers: number(workers) }
+}
+
+fn set(next: &Mutex<Option<String>>, at: Option<&Cursor>) {
+    *next.lock().unwrap_or_else(PoisonError::into_inner) = at.map(Cursor::encode);
+}
+
+/// Pages of all workers, one after the other, up to a limit.
+#[derive(Clone)]
+struct Pages {
+    pin: Arc<Pin>,
+    page: PageRequest,
+    workers: usize,
+    /// Rows that may still be given.
+    remaining: Option<usize>,
+    /// The next place; `None` when nothing follows.
+    at: Option<Cursor>,
+}
+
+impl Pages {
+    /// The next rows; `None` at the end or at the limit. Then `at` is where a later scan goes on.
+    async fn next(&mut self) -> Result<Option<RecordBatch>> {
+        if self.remaining == Some(0) {
+            return Ok(None);
+        }
+        while let Some(cursor) = self.at.clone() {
+            let (worker, start) = match &cursor.place {
+                Place::Start { worker, .. } => (*worker as usize, None),
+                Place::After(bytes) => (self.pin.worker_of(bytes)?, Some(bytes.clone())),
+            };
+            let skip = usize::try_from(cursor.skip).unwrap_or(usize::MAX);
+            let mut rows_max = match self.remaining {
+                // A filter lets fewer rows through than are looked at.
+                Some(remaining) if self.page.predicate.is_none() => {
+                    remaining.saturating_add(skip).clamp(1, CHUNK_ROWS_MAX)
+                }
+                _ => CHUNK_ROWS_MAX,
+            };
+            let (page, given) = loop {
+                let request = PageRequest { rows_max, ..self.page.clone() };
+                let page = self.pin.page(&request, worker, start.clone()).await?;
+                let given = page.rows.num_rows().saturating_sub(skip);
+                // A page that goes beyond the limit has no cursor in its middle: take a smaller one.
+                if self.remaining.is_some_and(|remaining| given > remaining) && rows_max > 1 {
+                    rows_max /= 2;
+                    continue;
+                }
+                break (page, given);
+            };
+            let take = self.remaining.map_or(given, |remaining| remaining.min(given));
+            let rows = page.rows.slice(skip.min(page.rows.num_rows()), take);
+            self.at = if take < given {
+                // One row that is there more often than the limit lets through.
+                Some(Cursor { skip: cursor.skip.saturating_add(take as u64), ..cursor })
+            } else {
+                let place = match page.next {
+                    Some(next) => Some(Place::After(next)),
+                    None if worker + 1 < self.workers => Some(start_of(worker + 1, self.workers)),
+                    None => None,
+                };
+                place.map(|place| Cursor { relation: cursor.relation, skip: 0, place })
+            };
+            if let Some(remaining) = &mut self.remaining {
+                *remaining -= take;
+            }
+            if rows.num_rows() > 0 {
+                return Ok(Some(rows));
+            }
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,224 @@
+//! What the catalog and the coordinator know, as rows: SHOW, DESCRIBE, EXPLAIN.
+
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+
+use crate::catalog::{self, Definition, Object};
+use crate::sql::{self, Describe, Explain, Name, ObjectKind, Show};
+use crate::types::{Error, Result, SqlState};
+
+use super::api::{Answer, JobInfo, Tag};
+use super::database::columns;
+use super::ddl::no_object;
+use super::interrupt::Interrupt;
+use super::session::Session;
+
+fn schema_of(columns: &[(&str, DataType)]) -> SchemaRef {
+    Arc::new(Schema::new(
+        columns.iter().map(|(name, data_type)| Field::new(*name, data_type.clone(), true)).collect::<Vec<_>>(),
+    ))
+}
+
+fn texts<T: Into<String>>(values: impl IntoIterator<Item = T>) -> ArrayRef {
+    Arc::new(StringArray::from_iter_values(values.into_iter().map(Into::into)))
+}
+
+fn rows(schema: SchemaRef, columns: Vec<ArrayRef>, tag: &'static str) -> Result<Answer> {
+    let batch = RecordBatch::try_new(Arc::clone(&schema), columns)?;
+    let stream = futures::stream::iter([Ok(batch)]);
+    let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&schema), stream));
+    Ok(Answer::Rows { schema, rows, tag: Tag::Show(tag), notices: Vec::new() })
+}
+
+/// The columns of a SHOW's answer.
+///
+/// # Errors
+/// 42704 for an unknown setting.
+pub(crate) fn schema(session: &Session, show: &Show) -> Result<SchemaRef> {
+    let text = DataType::Utf8;
+    Ok(match show {
+        Show::Tables | Show::Views | Show::MaterializedViews => schema_of(&[("schema", text.clone()), ("name", text.clone()), ("kind", text)]),
+        Show::Jobs => schema_of(&[
+            ("id", DataType::Int64),
+            ("name", text.clone()),
+            ("kind", text.clone()),
+            ("status", text.clone()),
+            ("error", text),
+            ("since", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))),
+            ("rows_in", DataType::Int64),
+            ("rows_out", DataType::Int64),
+            ("lag_ms", DataType::Int64),
+        ]),
+        Show::Create(_, _) => schema_of(&[("name", text.clone()), ("create_statement", text)]),
+        Show::Variable(name) if name == "all" => {
+            schema_of(&[("name", text.clone()), ("setting", text.clone()), ("description", text)])
+        }
+        Show::Variable(name) => schema_of(&[(session.settings().show(name)?.0, text)]),
+    })
+}
+
+/// `SHOW`.
+///
+/// # Errors
+/// 42704 for an unknown setting; 42P01 and 42809 for `SHOW CREATE`.
+pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
+    let schema = schema(session, show)?;
+    match show {
+        Show::Tables => rows(schema, object_columns(session, |kind| kind == catalog::ObjectKind::Table), "SHOW"),
+        Show::Views => rows(schema, object_columns(session, |kind| kind != catalog::ObjectKind::Table), "SHOW"),
+        Show::MaterializedViews => {
+            rows(schema, object_columns(session, |kind| kind == catalog::ObjectKind::MaterializedView), "SHOW")
+        }
+        Show::Jobs => rows(schema, job_columns(&session.engine().jobs()), "SHOW"),
+        Show::Create(kind, name) => {
+            let object = find(session, name)?;
+            check_kind(&object, *kind, name)?;
+            rows(schema, vec![texts([object.qualified_name()]), texts([object.text.as_str()])], "SHOW")
+        }
+        Show::Variable(name) if name == "all" => {
+            let all: Vec<_> = session.settings().all().collect();
+            let columns = vec![
+                texts(all.iter().map(|(name, _, _)| *name)),
+                texts(all.iter().map(|(_, value, _)| *value)),
+                texts(all.iter().map(|(_, _, description)| *description)),
+            ];
+            rows(schema, columns, "SHOW")
+        }
+        Show::Variable(name) => rows(schema, vec![texts([session.settings().show(name)?.1])], "SHOW"),
+    }
+}
+
+fn object_columns(session: &Session, of: impl Fn(catalog::ObjectKind) -> bool) -> Vec<ArrayRef> {
+    let catalog = session.engine().catalog();
+    let mut objects: Vec<&Arc<Object>> = catalog.objects().filter(|object| of(object.kind)).collect();
+    objects.sort_by(|left, right| (&left.schema, &left.name).cmp(&(&right.schema, &right.name)));
+    vec![
+        texts(objects.iter().map(|object| object.schema.as_str())),
+        texts(objects.iter().map(|object| object.name.as_str())),
+        texts(objects.iter().map(|object| if object.is_external() { "source" } else { object.kind.name() })),
+    ]
+}
+
+fn job_columns(jobs: &[JobInfo]) -> Vec<ArrayRef> {
+    let numbers = |of: &dyn Fn(&JobInfo) -> u64| -> ArrayRef {
+        Arc::new(Int64Array::from_iter_values(jobs.iter().map(|job| i64::try_from(of(job)).unwrap_or(i64::MAX))))
+    };
+    let since = jobs.iter().map(|job| {
+        // Zero: it never ran.
+        (job.since_millis > 0).then(|| i64::try_from(job.since_millis.saturating_mul(1_000)).unwrap_or(i64::MAX))
+    });
+    vec![
+        numbers(&|job| job.id.0),
+        texts(jobs.iter().map(|job| job.name.as_str())),
+        texts(jobs.iter().map(|job| job.kind)),
+        texts(jobs.iter().map(|job| job.status)),
+        Arc::new(
+            jobs.iter().map(|job| job.error.as_ref().map(|error| error.message().to_owned())).collect::<StringArray>(),
+        ),
+        Arc::new(since.collect::<TimestampMicrosecondArray>().with_timezone("UTC")),
+        numbers(&|job| job.rows_in),
+        numbers(&|job| job.rows_out),
+        numbers(&|job| job.lag_millis),
+    ]
+}
+
+fn find(session: &Session, name: &Name) -> Result<Arc<Object>> {
+    let catalog = session.engine().catalog();
+    catalog
+        .find(name.schema.as_deref(), &name.name)
+        .map(Arc::clone)
+        .ok_or_else(|| no_object(&catalog, "relation", name))
+}
+
+fn check_kind(object: &Object, wanted: ObjectKind, name: &Name) -> Result<()> {
+    let fits = match wanted {
+        ObjectKind::Table => object.kind == catalog::ObjectKind::Table,
+        ObjectKind::View => object.kind == catalog::ObjectKind::View,
+        ObjectKind::MaterializedView => object.kind == catalog::ObjectKind::MaterializedView,
+        ObjectKind::Schema => false,
+    };
+    if fits {
+        return Ok(());
+    }
+    Err(Error::new(SqlState::WrongObjectType, format!("\"{}\" is a {}", object.name, object.kind.name()))
+        .hint(format!("Use SHOW CREATE {} {}.", object.kind.keyword(), object.name))
+        .position(name.position))
+}
+
+/// The columns of a DESCRIBE's answer.
+pub(crate) fn describe_schema() -> SchemaRef {
+    schema_of(&[
+        ("column", DataType::Utf8),
+        ("type", DataType::Utf8),
+        ("nullable", DataType::Boolean),
+        ("key", DataType::Boolean),
+        ("default", DataType::Utf8),
+    ])
+}
+
+/// `DESCRIBE`.
+///
+/// # Errors
+/// 42P01.
+pub(crate) fn describe(session: &Session, describe: &Describe) -> Result<Answer> {
+    let object = find(session, &describe.name)?;
+    if let Definition::Broken(error) = &object.definition {
+        return Err(super::relations::broken(&object, error));
+    }
+    let columns = columns(&object);
+    let table = match &object.definition {
+        Definition::Table(table) => Some(table),
+        Definition::View(_) | Definition::MaterializedView(_) | Definition::Broken(_) => None,
+    };
+    let of_table = |index: usize| table.and_then(|table| table.columns.get(index));
+    let nullable: Vec<bool> =
+        (0..columns.len()).map(|index| of_table(index).is_none_or(|column| column.nullable)).collect();
+    let key: Vec<bool> = (0..columns.len()).map(|index| object.key().contains(&index)).collect();
+    let default: StringArray = (0..columns.len())
+        .map(|index| of_table(index).and_then(|column| column.default.as_ref()).map(ToString::to_string))
+        .collect();
+    let arrays: Vec<ArrayRef> = vec![
+        texts(columns.iter().map(|column| column.name.as_str())),
+        texts(columns.iter().map(|column| column.data_type.as_str())),
+        Arc::new(BooleanArray::from(nullable)),
+        Arc::new(BooleanArray::from(key)),
+        Arc::new(default),
+    ];
+    rows(describe_schema(), arrays, "DESCRIBE")
+}
+
+/// The columns of an EXPLAIN's answer.
+pub(crate) fn explain_schema() -> SchemaRef {
+    schema_of(&[("QUERY PLAN", DataType::Utf8)])
+}
+
+/// `EXPLAIN`: plans and runs nothing.
+///
+/// # Errors
+/// Those of planning.
+pub(crate) async fn explain(session: &Session, explain: &Explain, interrupt: &Interrupt) -> Result<Answer> {
+    let relations = session.relations();
+    let explain = explain.clone();
+    let lines = interrupt
+        .run(async move {
+            let state = relations.state();
+            match explain {
+                Explain::Query(query) => {
+                    let plan = sql::plan_query(&state, &query).await?;
+                    let plan = state.optimize(&plan).map_err(crate::engine::error_of)?;
+                    Ok(plan.display_indent().to_string().lines().map(str::to_owned).collect::<Vec<String>>())
+                }
+                Explain::View(view) => {
+                    let planned = sql::plan_view(&state, &view.query, &view.columns, &relations).await?;
+                    let catalog = relations.catalog();
+                    let names = catalog.objects().map(|object| (object.id, object.qualified_name())).collect();
+                    Ok(sql::explain_job(&planned.plan, &names))
+                }
+            }
+        })
+        .await?;
+    rows(explain_schema(), vec![texts(lines)], "EXPLAIN")
+}

@@ -1,0 +1,385 @@
+//! Text to statements.
+
+use sqlparser::ast;
+use sqlparser::tokenizer::Token;
+
+use super::create;
+use super::errors;
+use super::query_checks;
+use super::reader::{Reader, object_name};
+use super::refusals;
+use super::statement::{
+    Describe, Drop, Explain, ObjectKind, SetVariable, Show, Statement, StatementKind,
+};
+use super::tokens::{self, Piece};
+use crate::types::{Error, Result, SqlState};
+
+/// Splits a text into statements and parses each. Pieces without anything but space and comments
+/// give no statement.
+///
+/// # Errors
+/// 42601 and others of class 42, 0A000 for what is not offered, 54000 and 54001 for texts that are
+/// too long or too deep. The position counts in the whole text.
+pub fn parse(sql: &str) -> Result<Vec<Statement>> {
+    let mut statements = Vec::new();
+    for Piece { text, offset } in tokens::split(sql)? {
+        let kind = parse_one(&text).map_err(|error| {
+            let at = error.position_at().unwrap_or(1);
+            error.position(at + offset)
+        })?;
+        statements.push(Statement { text, offset, kind });
+    }
+    Ok(statements)
+}
+
+fn parse_one(text: &str) -> Result<StatementKind> {
+    let tokens = tokens::tokenize(text)?;
+    tokens::check_depth(&tokens)?;
+    refusals::check(&tokens)?;
+    let mut reader = Reader::new(tokens, text);
+    let kind = statement(&mut reader, text)?;
+    reader.finish()?;
+    Ok(kind)
+}
+
+/// Parses an expression that stands alone, such as a predicate.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn parse_expression(text: &str) -> Result<ast::Expr> {
+    let tokens = tokens::tokenize(text)?;
+    tokens::check_depth(&tokens)?;
+    refusals::check(&tokens)?;
+    let mut reader = Reader::new(tokens, text);
+    let expression = reader.expression()?;
+    reader.finish()?;
+    Ok(expression)
+}
+
+const VERBS: &[&str] = &[
+    "ALTER", "CREATE", "DELETE", "DESCRIBE", "DROP", "EXPLAIN", "FLUSH", "INSERT", "RESET",
+    "SELECT", "SET", "SHOW", "TABLE", "TRUNCATE", "UPDATE", "VALUES", "WAIT", "WITH",
+];
+
+fn statement(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
+    if reader.parser.peek_token_ref().token == Token::LParen {
+        return query(reader);
+    }
+    let Some(verb) = reader.peek() else {
+        return Err(reader.unexpected("a statement"));
+    };
+    match verb.as_str() {
+        "SELECT" | "WITH" | "VALUES" | "TABLE" => query(reader),
+        "INSERT" | "UPDATE" | "DELETE" => dml(reader),
+        "TRUNCATE" => truncate(reader),
+        "CREATE" => create::create(reader, text),
+        "DROP" => drop(reader),
+        "EXPLAIN" => explain(reader, text),
+        "SHOW" => show(reader),
+        "DESCRIBE" | "DESC" => {
+            reader.parser.advance_token();
+            let _ = reader.eat(&["TABLE"]);
+            Ok(StatementKind::Describe(Describe {
+                name: reader.name()?,
+            }))
+        }
+        "SET" => set(reader),
+        "RESET" => {
+            reader.parser.advance_token();
+            let (name, position) = setting(reader)?;
+            Ok(StatementKind::Set(SetVariable {
+                name,
+                value: None,
+                position,
+            }))
+        }
+        "FLUSH" | "WAIT" => {
+            reader.parser.advance_token();
+            Ok(StatementKind::Flush)
+        }
+        _ => {
+            let error = reader.unexpected("a statement");
+            Err(match errors::near_miss(&verb, VERBS.iter().copied()) {
+                Some(near) => error.hint(format!("Perhaps you meant {near}.")),
+                None => error
+                    .hint("A statement starts with a word such as SELECT, INSERT, CREATE or SHOW."),
+            })
+        }
+    }
+}
+
+fn query(reader: &mut Reader<'_>) -> Result<StatementKind> {
+    let query = reader.query()?;
+    query_checks::check(&query)?;
+    Ok(StatementKind::Query(query))
+}
+
+fn dml(reader: &mut Reader<'_>) -> Result<StatementKind> {
+    let at = reader.here();
+    let statement = reader.run(|parser| parser.parse_statement())?;
+    query_checks::check(&statement)?;
+    match statement {
+        ast::Statement::Insert(insert) => Ok(StatementKind::Insert(Box::new(insert))),
+        ast::Statement::Update(_) => Ok(StatementKind::Update(Box::new(statement))),
+        ast::Statement::Delete(delete) => Ok(StatementKind::Delete(Box::new(delete))),
+        _ => Err(
+            Error::unsupported("this form of the statement is not supported")
+                .hint("Write INSERT INTO t …, UPDATE t SET … or DELETE FROM t ….")
+                .position(at),
+        ),
+    }
+}
+
+fn truncate(reader: &mut Reader<'_>) -> Result<StatementKind> {
+    let at = reader.here();
+    match reader.run(|parser| parser.parse_statement())? {
+        ast::Statement::Truncate(truncate) => {
+            let plain = truncate.partitions.is_none()
+                && !truncate.if_exists
+                && truncate.on_cluster.is_none()
+                && truncate.cascade.is_none()
+                && truncate.identity.is_none();
+            if !plain {
+                return Err(
+                    Error::unsupported("TRUNCATE with further clauses is not supported")
+                        .hint("Write TRUNCATE t, u.")
+                        .position(at),
+                );
+            }
+            let names = truncate
+                .table_names
+                .iter()
+                .map(|target| object_name(&target.name));
+            Ok(StatementKind::Truncate(names.collect::<Result<_>>()?))
+        }
+        _ => Err(
+            Error::new(SqlState::SyntaxError, "syntax error in TRUNCATE")
+                .hint("Write TRUNCATE t.")
+                .position(at),
+        ),
+    }
+}
+
+fn drop(reader: &mut Reader<'_>) -> Result<StatementKind> {
+    reader.expect(&["DROP"])?;
+    let at = reader.here();
+    let kind = object_kind(reader).ok_or_else(|| match reader.peek() {
+        Some(word)
+            if matches!(
+                word.as_str(),
+                "SOURCE"
+                    | "SINK"
+                    | "INDEX"
+                    | "FUNCTION"
+                    | "PROCEDURE"
+                    | "AGGREGATE"
+                    | "SEQUENCE"
+                    | "TYPE"
+                    | "DOMAIN"
+                    | "TRIGGER"
+                    | "DATABASE"
+                    | "ROLE"
+                    | "USER"
+                    | "EXTENSION"
+                    | "JOB"
+                    | "CONNECTION"
+                    | "SECRET"
+                    | "STREAM"
+                    | "OWNED"
+            ) =>
+        {
+            Error::unsupported(format!("DROP {word} is not supported"))
+                .hint("Write DROP TABLE, DROP VIEW, DROP MATERIALIZED VIEW or DROP SCHEMA.")
+                .position(at)
+        }
+        _ => reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW or SCHEMA"),
+    })?;
+    let if_exists = reader.eat(&["IF", "EXISTS"]);
+    let mut names = vec![reader.name()?];
+    while reader.eat_token(&Token::Comma) {
+        names.push(reader.name()?);
+    }
+    let cascade = reader.eat(&["CASCADE"]);
+    if !cascade {
+        let _ = reader.eat(&["RESTRICT"]);
+    }
+    Ok(StatementKind::Drop(Drop {
+        kind,
+        names,
+        if_exists,
+        cascade,
+    }))
+}
+
+/// Reads an object's kind if one is next.
+fn object_kind(reader: &mut Reader<'_>) -> Option<ObjectKind> {
+    if reader.eat(&["TABLE"]) {
+        Some(ObjectKind::Table)
+    } else if reader.eat(&["VIEW"]) {
+        Some(ObjectKind::View)
+    } else if reader.eat(&["MATERIALIZED", "VIEW"]) {
+        Some(ObjectKind::MaterializedView)
+    } else if reader.eat(&["SCHEMA"]) {
+        Some(ObjectKind::Schema)
+    } else {
+        None
+    }
+}
+
+fn explain(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
+    reader.expect(&["EXPLAIN"])?;
+    let at = reader.here();
+    let option = match reader.peek() {
+        Some(word) if word == "VERBOSE" => Some("EXPLAIN VERBOSE"),
+        // `EXPLAIN (SELECT …)` is a query in parentheses.
+        None if reader.parser.peek_token_ref().token == Token::LParen => {
+            let inside = super::tokens::word(reader.parser.peek_nth_token_ref(1));
+            let query = inside
+                .is_none_or(|word| matches!(word.as_str(), "SELECT" | "WITH" | "VALUES" | "TABLE"));
+            (!query).then_some("EXPLAIN with options")
+        }
+        _ => None,
+    };
+    if let Some(option) = option {
+        return Err(Error::unsupported(format!("{option} is not supported"))
+            .hint("Write EXPLAIN SELECT … or EXPLAIN CREATE MATERIALIZED VIEW v AS SELECT ….")
+            .position(at));
+    }
+    let explained = statement(reader, text)?;
+    Ok(StatementKind::Explain(Box::new(match explained {
+        StatementKind::Query(query) => Explain::Query(*query),
+        StatementKind::CreateMaterializedView(view) => Explain::View(view),
+        _ => {
+            return Err(
+                Error::unsupported("EXPLAIN of this statement is not supported")
+                    .hint(
+                        "Write EXPLAIN SELECT … or EXPLAIN CREATE MATERIALIZED VIEW v AS SELECT ….",
+                    )
+                    .position(at),
+            );
+        }
+    })))
+}
+
+fn show(reader: &mut Reader<'_>) -> Result<StatementKind> {
+    reader.expect(&["SHOW"])?;
+    let show = if reader.eat(&["TABLES"]) {
+        Show::Tables
+    } else if reader.eat(&["MATERIALIZED", "VIEWS"]) {
+        Show::MaterializedViews
+    } else if reader.eat(&["VIEWS"]) {
+        Show::Views
+    } else if reader.eat(&["JOBS"]) {
+        Show::Jobs
+    } else if reader.eat(&["CREATE"]) {
+        match object_kind(reader) {
+            Some(kind) if kind != ObjectKind::Schema => Show::Create(kind, reader.name()?),
+            _ => return Err(reader.unexpected("TABLE, VIEW or MATERIALIZED VIEW and a name")),
+        }
+    } else if reader.eat(&["TIME", "ZONE"]) {
+        Show::Variable("timezone".into())
+    } else if reader.eat(&["TRANSACTION", "ISOLATION", "LEVEL"]) {
+        Show::Variable("transaction_isolation".into())
+    } else {
+        let (name, _) = setting(reader)?;
+        Show::Variable(name)
+    };
+    Ok(StatementKind::Show(show))
+}
+
+/// Reads a setting's name, dotted or not, in lower case.
+fn setting(reader: &mut Reader<'_>) -> Result<(String, usize)> {
+    let at = reader.here();
+    let mut name = reader.identifier()?.to_lowercase();
+    while reader.eat_token(&Token::Period) {
+        name.push('.');
+        name.push_str(&reader.identifier()?.to_lowercase());
+    }
+    Ok((name, at))
+}
+
+fn set(reader: &mut Reader<'_>) -> Result<StatementKind> {
+    reader.expect(&["SET"])?;
+    let at = reader.here();
+    if reader.at(&["LOCAL"]) {
+        return Err(Error::unsupported("SET LOCAL is not supported")
+            .hint("Write SET: there are no transaction blocks.")
+            .position(at));
+    }
+    if reader.eat(&["SESSION"])
+        && (reader.at(&["CHARACTERISTICS"]) || reader.at(&["AUTHORIZATION"]))
+    {
+        return Err(Error::unsupported("this form of SET SESSION is not supported")
+            .hint("Leave it out: each statement is its own transaction, and every user may do everything.")
+            .position(at));
+    }
+    if reader.eat(&["TIME", "ZONE"]) {
+        let value = if reader.eat(&["LOCAL"]) {
+            None
+        } else {
+            setting_value(reader)?
+        };
+        return Ok(StatementKind::Set(SetVariable {
+            name: "timezone".into(),
+            value,
+            position: at,
+        }));
+    }
+    if reader.eat(&["NAMES"]) {
+        let value = setting_value(reader)?;
+        return Ok(StatementKind::Set(SetVariable {
+            name: "client_encoding".into(),
+            value,
+            position: at,
+        }));
+    }
+    let (name, position) = setting(reader)?;
+    if !reader.eat_token(&Token::Eq) && !reader.eat(&["TO"]) {
+        return Err(reader.unexpected("= or TO and a value"));
+    }
+    Ok(StatementKind::Set(SetVariable {
+        name,
+        value: setting_value(reader)?,
+        position,
+    }))
+}
+
+/// Reads a setting's value or a list of them; `None` for DEFAULT.
+fn setting_value(reader: &mut Reader<'_>) -> Result<Option<String>> {
+    if reader.eat(&["DEFAULT"]) {
+        return Ok(None);
+    }
+    let mut value = value_text(reader)?;
+    while reader.eat_token(&Token::Comma) {
+        value.push_str(", ");
+        value.push_str(&value_text(reader)?);
+    }
+    Ok(Some(value))
+}
+
+/// Reads one value as text without quotes: a string, a number, or a word.
+pub(crate) fn value_text(reader: &mut Reader<'_>) -> Result<String> {
+    let minus = reader.eat_token(&Token::Minus);
+    let plus = !minus && reader.eat_token(&Token::Plus);
+    let text = match &reader.parser.peek_token_ref().token {
+        Token::Number(digits, _) => {
+            if minus {
+                format!("-{digits}")
+            } else {
+                digits.clone()
+            }
+        }
+        Token::SingleQuotedString(text) | Token::EscapedStringLiteral(text) if !minus && !plus => {
+            text.clone()
+        }
+        Token::DollarQuotedString(text) if !minus && !plus => text.value.clone(),
+        Token::Word(word) if !minus && !plus => word.value.clone(),
+        _ => {
+            return Err(
+                reader.unexpected("a value: a string in single quotes, a number, true or false")
+            );
+        }
+    };
+    reader.parser.advance_token();
+    Ok(text)
+}

@@ -1,0 +1,442 @@
+//! Queries to plans: the settings and functions that give SQL PostgreSQL's meaning, and the steps
+//! from a parsed query to a logical plan or to a job.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, IntervalUnit, SchemaRef, TimeUnit};
+use datafusion::common::config::Dialect;
+use datafusion::common::{DFSchema, TableReference};
+use datafusion::execution::{SessionState, SessionStateBuilder};
+use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Projection};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::prelude::SessionConfig;
+use datafusion::sql::parser::Statement as PlannedStatement;
+use sqlparser::ast::{self, visit_expressions_mut};
+
+use super::casts::cast;
+use super::errors::{from_datafusion, locate, missing_table, undefined_table};
+use super::functions;
+use super::lower;
+use super::meaning;
+use super::names::{name_columns, shown_name};
+use super::parser::parse_expression;
+use super::reader::{DATABASE, duplicate_column};
+use super::types::{SqlTypes, UTC, sql_name, stored};
+use super::view_checks;
+use crate::exec::plan::JobPlan;
+use crate::types::{Error, RelationId, Result, SqlState};
+
+/// The schema of names without one.
+pub const DEFAULT_SCHEMA: &str = "public";
+
+/// What the planner asks about the relations that a view reads.
+pub trait Resolver: Sync {
+    /// The relation of that name, as the query spells it; `None` when there is none.
+    fn relation(&self, table: &TableReference) -> Option<RelationInfo>;
+}
+
+/// A relation as the planner of a view sees it.
+#[derive(Clone, Debug)]
+pub struct RelationInfo {
+    /// Its catalog number.
+    pub id: RelationId,
+    /// Its columns.
+    pub schema: SchemaRef,
+    /// Columns that identify a row; empty when the whole row does.
+    pub key: Vec<usize>,
+    /// True when rows are only ever added.
+    pub append_only: bool,
+    /// False for a connector whose rows never end, so that state over it can grow for ever.
+    pub bounded: bool,
+}
+
+/// A view, planned.
+#[derive(Clone, Debug)]
+pub struct PlannedView {
+    /// What its job runs.
+    pub plan: JobPlan,
+    /// What the user should know.
+    pub notices: Vec<String>,
+}
+
+/// The settings that the meaning of SQL here rests on. The engine adds its own.
+pub fn session_config() -> SessionConfig {
+    let mut config = SessionConfig::new()
+        .with_information_schema(false)
+        .with_default_catalog_and_schema(DATABASE, DEFAULT_SCHEMA)
+        .with_create_default_catalog_and_schema(false);
+    let options = config.options_mut();
+    options.sql_parser.dialect = Dialect::PostgreSQL;
+    options.sql_parser.parse_float_as_decimal = true;
+    options.sql_parser.enable_ident_normalization = true;
+    options.sql_parser.map_string_types_to_utf8view = false;
+    options.sql_parser.collect_spans = true;
+    options.execution.time_zone = Some(UTC.into());
+    config
+}
+
+/// Adds the types and functions that the meaning of SQL here rests on; wants default features in
+/// the builder already.
+pub fn configure(builder: SessionStateBuilder) -> SessionStateBuilder {
+    let mut builder = builder.with_type_planner(Arc::new(SqlTypes));
+    builder
+        .scalar_functions()
+        .get_or_insert_default()
+        .extend(functions::all());
+    builder
+}
+
+/// Plans a query that answers once: analysed, and with only the documented types in its result.
+/// Result columns that share a name have a mark in it, which [`shown_name`] takes off.
+///
+/// # Errors
+/// Those of class 42, 0A000; with position and hint.
+pub async fn plan_query(state: &SessionState, query: &ast::Query) -> Result<LogicalPlan> {
+    let plan = logical_plan(state, query).await?;
+    analysed(state, plan).map_err(|error| locate(error, query))
+}
+
+/// Plans a standing query. `columns` are the names that the user gave to its columns; empty: the
+/// query's own.
+///
+/// # Errors
+/// Those of [`plan_query`], and 0A000 for what cannot be kept current.
+pub async fn plan_view(
+    state: &SessionState,
+    query: &ast::Query,
+    columns: &[String],
+    resolver: &dyn Resolver,
+) -> Result<PlannedView> {
+    view_checks::check(query)?;
+    let plan = logical_plan(state, query).await?;
+    let plan = analysed(state, plan).map_err(|error| locate(error, query))?;
+    let names = view_columns(&plan, columns)?;
+    lower::lower(state, &plan, names, resolver).map_err(|error| locate(error, query))
+}
+
+/// Checks what the columns of a plain view are called and gives their names.
+///
+/// # Errors
+/// 42701 when two share a name, 42P16 when more names are given than there are columns.
+pub fn view_columns(plan: &LogicalPlan, columns: &[String]) -> Result<Vec<String>> {
+    let fields = plan.schema().fields();
+    if columns.len() > fields.len() {
+        return Err(Error::new(
+            SqlState::SyntaxError,
+            "CREATE VIEW specifies more column names than columns",
+        )
+        .hint(format!("The query has {} columns.", fields.len())));
+    }
+    let mut names: Vec<String> = columns.to_vec();
+    names.extend(
+        fields
+            .iter()
+            .skip(columns.len())
+            .map(|field| shown_name(field.name()).to_owned()),
+    );
+    for (at, name) in names.iter().enumerate() {
+        if names.iter().take(at).any(|earlier| earlier == name) {
+            return Err(duplicate_column(name));
+        }
+    }
+    Ok(names)
+}
+
+/// Renames a plan's columns, and gives them PostgreSQL's names where the query gave none: the plan
+/// of a plain view.
+///
+/// # Errors
+/// Those of [`plan_query`] and [`view_columns`].
+pub async fn plan_plain_view(
+    state: &SessionState,
+    query: &ast::Query,
+    columns: &[String],
+) -> Result<LogicalPlan> {
+    let plan = plan_query(state, query).await?;
+    let names = view_columns(&plan, columns)?;
+    let expressions: Vec<Expr> = plan
+        .schema()
+        .columns()
+        .into_iter()
+        .zip(names)
+        .map(|(column, name)| Expr::Column(column).alias(name))
+        .collect();
+    let projection = Projection::try_new(expressions, Arc::new(plan))
+        .map_err(|error| from_datafusion(&error))?;
+    Ok(LogicalPlan::Projection(projection))
+}
+
+async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<LogicalPlan> {
+    let mut prepared = query.clone();
+    prepare(&mut prepared)?;
+    let statement =
+        PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared))));
+    let plan = match state.statement_to_plan(statement).await {
+        Ok(plan) => plan,
+        Err(error) => {
+            let ours = match missing_table(&error) {
+                Some(name) => {
+                    let names = table_names(state);
+                    undefined_table(&name, names.iter().map(String::as_str))
+                }
+                None => from_datafusion(&error),
+            };
+            return Err(locate(ours, query));
+        }
+    };
+    meaning::apply(plan).map_err(|error| locate(from_datafusion(&error), query))
+}
+
+fn table_names(state: &SessionState) -> Vec<String> {
+    let catalogs = state.catalog_list();
+    catalogs
+        .catalog(DATABASE)
+        .and_then(|catalog| catalog.schema(DEFAULT_SCHEMA))
+        .map(|schema| schema.table_names())
+        .unwrap_or_default()
+}
+
+/// Brings a query into the form that DataFusion's planner takes.
+fn prepare(query: &mut ast::Query) -> Result<()> {
+    name_columns(query);
+    if let ControlFlow::Break(error) =
+        visit_expressions_mut(query, |expression| match prepare_expression(expression) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(error),
+        })
+    {
+        return Err(error);
+    }
+    let mut fetches = Fetches;
+    match ast::VisitMut::visit(query, &mut fetches) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(error) => Err(error),
+    }
+}
+
+/// `varchar(n)` in a cast cuts the text off after n characters.
+fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
+    let ast::Expr::Cast { data_type, .. } = &*expression else {
+        return Ok(());
+    };
+    let stored = stored(data_type).map_err(|error| {
+        let at = ast::Spanned::span(&*expression);
+        error.position_or(super::tokens::position(at))
+    })?;
+    let Some(length) = stored.length_max else {
+        return Ok(());
+    };
+    let mut cut = parse_expression(&format!("left('', {length})"))?;
+    let ast::Expr::Cast { data_type, .. } = expression else {
+        return Ok(());
+    };
+    *data_type = ast::DataType::Text;
+    if let ast::Expr::Function(call) = &mut cut
+        && let ast::FunctionArguments::List(arguments) = &mut call.args
+        && let Some(first) = arguments.args.first_mut()
+    {
+        let inner = std::mem::replace(expression, ast::Expr::value(ast::Value::Null));
+        *first = ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(inner));
+        *expression = cut;
+    }
+    Ok(())
+}
+
+/// `FETCH FIRST n ROWS ONLY` is LIMIT by another name.
+struct Fetches;
+
+impl ast::VisitorMut for Fetches {
+    type Break = Error;
+
+    fn pre_visit_query(&mut self, query: &mut ast::Query) -> ControlFlow<Error> {
+        let Some(fetch) = query.fetch.take() else {
+            return ControlFlow::Continue(());
+        };
+        let quantity = fetch
+            .quantity
+            .unwrap_or_else(|| ast::Expr::value(ast::Value::Number("1".into(), false)));
+        match &mut query.limit_clause {
+            None => {
+                query.limit_clause = Some(ast::LimitClause::LimitOffset {
+                    limit: Some(quantity),
+                    offset: None,
+                    limit_by: vec![],
+                });
+            }
+            Some(ast::LimitClause::LimitOffset {
+                limit: limit @ None,
+                ..
+            }) => *limit = Some(quantity),
+            Some(_) => {
+                return ControlFlow::Break(
+                    Error::new(SqlState::SyntaxError, "multiple LIMIT clauses not allowed")
+                        .hint("Write one LIMIT."),
+                );
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn analysed(state: &SessionState, plan: LogicalPlan) -> Result<LogicalPlan> {
+    let plan = state
+        .analyzer()
+        .execute_and_check(plan, state.config_options(), |_, _| {})
+        .map_err(|error| from_datafusion(&error))?;
+    documented_types(plan)
+}
+
+/// The documented type that stands for one that only functions of DataFusion give.
+fn documented(data_type: &DataType) -> Option<DataType> {
+    use DataType::*;
+    Some(match data_type {
+        Int8 | UInt8 => Int16,
+        UInt16 => Int32,
+        UInt32 | UInt64 => Int64,
+        Float16 => Float32,
+        Null | LargeUtf8 | Utf8View => Utf8,
+        LargeBinary | BinaryView => Binary,
+        Timestamp(unit, zone) => {
+            let zone = zone.as_ref().map(|_| Arc::from(UTC));
+            let micros = Timestamp(TimeUnit::Microsecond, zone);
+            if *unit == TimeUnit::Microsecond && micros == *data_type {
+                return None;
+            }
+            micros
+        }
+        Date64 => Date32,
+        Time32(_) | Time64(TimeUnit::Nanosecond) => Time64(TimeUnit::Microsecond),
+        Duration(_) | Interval(IntervalUnit::YearMonth | IntervalUnit::DayTime) => {
+            Interval(IntervalUnit::MonthDayNano)
+        }
+        Decimal32(precision, scale) | Decimal64(precision, scale) => Decimal128(*precision, *scale),
+        Decimal256(_, scale) => Decimal128(38, (*scale).min(38)),
+        Dictionary(_, value) => documented(value).unwrap_or_else(|| value.as_ref().clone()),
+        LargeList(field) | FixedSizeList(field, _) | ListView(field) | LargeListView(field) => {
+            let element =
+                documented(field.data_type()).unwrap_or_else(|| field.data_type().clone());
+            List(Arc::new(Field::new_list_field(element, true)))
+        }
+        List(field) => List(Arc::new(Field::new_list_field(
+            documented(field.data_type())?,
+            true,
+        ))),
+        _ => return None,
+    })
+}
+
+/// Casts result columns to documented types.
+fn documented_types(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let schema = Arc::clone(plan.schema());
+    if schema
+        .fields()
+        .iter()
+        .all(|field| documented(field.data_type()).is_none())
+    {
+        return Ok(plan);
+    }
+    let expressions: Vec<Expr> = schema
+        .iter()
+        .map(|(qualifier, field)| {
+            let column = Expr::from((qualifier, field));
+            match documented(field.data_type()) {
+                Some(to) => cast(column, field.data_type(), &to)
+                    .alias_qualified(qualifier.cloned(), field.name()),
+                None => column,
+            }
+        })
+        .collect();
+    let projection = Projection::try_new(expressions, Arc::new(plan))
+        .map_err(|error| from_datafusion(&error))?;
+    Ok(LogicalPlan::Projection(projection))
+}
+
+/// Plans a predicate over the columns of a relation.
+///
+/// # Errors
+/// Those of class 42, 42804 when it is not boolean.
+pub fn plan_predicate(
+    state: &SessionState,
+    text: &str,
+    schema: SchemaRef,
+) -> Result<Arc<dyn PhysicalExpr>> {
+    let expression = parse_expression(text)?;
+    let planned = expression_over(state, &expression, &schema)?;
+    let df_schema = df_schema(&schema)?;
+    let data_type = planned
+        .get_type(&df_schema)
+        .map_err(|error| from_datafusion(&error))?;
+    if !matches!(data_type, DataType::Boolean | DataType::Null) {
+        return Err(Error::new(
+            SqlState::DatatypeMismatch,
+            format!(
+                "a filter must be of type boolean, not type {}",
+                sql_name(&data_type)
+            ),
+        )
+        .hint("Compare the value, such as amount > 100.")
+        .position(1));
+    }
+    physical(state, planned, &df_schema).map_err(|error| locate(error, &expression))
+}
+
+/// Plans an expression over the columns of a schema, as written for DEFAULT.
+///
+/// # Errors
+/// Those of class 42.
+pub fn plan_expression(
+    state: &SessionState,
+    expr: &ast::Expr,
+    schema: SchemaRef,
+) -> Result<Arc<dyn PhysicalExpr>> {
+    let planned = expression_over(state, expr, &schema)?;
+    physical(state, planned, &df_schema(&schema)?).map_err(|error| locate(error, expr))
+}
+
+fn df_schema(schema: &SchemaRef) -> Result<DFSchema> {
+    DFSchema::try_from(Arc::clone(schema)).map_err(|error| from_datafusion(&error))
+}
+
+fn expression_over(
+    state: &SessionState,
+    expression: &ast::Expr,
+    schema: &SchemaRef,
+) -> Result<Expr> {
+    let mut prepared = expression.clone();
+    if let ControlFlow::Break(error) = visit_expressions_mut(&mut prepared, |expression| {
+        match prepare_expression(expression) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(error) => ControlFlow::Break(error),
+        }
+    }) {
+        return Err(error);
+    }
+    let located = |error| locate(from_datafusion(&error), expression);
+    let df_schema = df_schema(schema)?;
+    let prepared = ast::ExprWithAlias {
+        expr: prepared,
+        alias: None,
+    };
+    let planned = state
+        .create_logical_expr_from_sql_expr(prepared, &df_schema)
+        .map_err(located)?;
+    let planned = meaning::expression_with_meaning(planned, &df_schema).map_err(located)?;
+    if lower::has_subquery(&planned) || lower::has_aggregate(&planned) {
+        return Err(
+            Error::unsupported("subqueries and aggregates are not supported here")
+                .hint("Send a SELECT with the condition in WHERE instead."),
+        );
+    }
+    Ok(planned)
+}
+
+fn physical(
+    state: &SessionState,
+    expression: Expr,
+    schema: &DFSchema,
+) -> Result<Arc<dyn PhysicalExpr>> {
+    state
+        .create_physical_expr(expression, schema)
+        .map_err(|error| from_datafusion(&error))
+}

@@ -1,0 +1,162 @@
+//! Drops the columns of imports that nothing above reads.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::datatypes::Schema;
+use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_expr::utils::collect_columns;
+
+use super::errors::from_datafusion;
+use crate::exec::plan::{OperatorSpec, PlanNode};
+use crate::types::{Error, Result};
+
+/// Prunes the imports of a plan whose root is the last node. Filters hand on what their input has
+/// left; every other operator puts out the same columns as before.
+pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
+    let needed = needed_columns(&nodes);
+    // Per node: where each of its former columns is now.
+    let mut places: Vec<Vec<Option<usize>>> = Vec::with_capacity(nodes.len());
+    let mut pruned = Vec::with_capacity(nodes.len());
+    for (mut node, needed) in nodes.into_iter().zip(needed) {
+        let width = node.schema.fields().len();
+        let input = node
+            .inputs
+            .first()
+            .and_then(|input| places.get(*input))
+            .cloned()
+            .unwrap_or_default();
+        let mut place: Vec<Option<usize>> = (0..width).map(Some).collect();
+        match &mut node.operator {
+            OperatorSpec::Import { columns, .. } => {
+                // A batch without columns has no length of its own: keep one.
+                let kept: Vec<usize> = if needed.is_empty() {
+                    vec![0]
+                } else {
+                    needed.into_iter().collect()
+                };
+                place = (0..width)
+                    .map(|column| kept.iter().position(|kept| *kept == column))
+                    .collect();
+                *columns = kept
+                    .iter()
+                    .filter_map(|kept| columns.get(*kept).copied())
+                    .collect();
+                node.schema = narrowed(&node.schema, &place);
+            }
+            OperatorSpec::Filter { predicate } => {
+                *predicate = moved(predicate, &input)?;
+                node.schema = narrowed(&node.schema, &input);
+                place = input;
+            }
+            OperatorSpec::Project { expressions } => {
+                for expression in expressions {
+                    *expression = moved(expression, &input)?;
+                }
+            }
+            OperatorSpec::Aggregate { keys, aggregates } => {
+                for key in keys {
+                    *key = moved_column(*key, &input)?;
+                }
+                for aggregate in aggregates {
+                    for column in [&mut aggregate.argument, &mut aggregate.filter]
+                        .into_iter()
+                        .flatten()
+                    {
+                        *column = moved_column(*column, &input)?;
+                    }
+                }
+            }
+            OperatorSpec::Constant { .. } | OperatorSpec::Union => {}
+        }
+        places.push(place);
+        pruned.push(node);
+    }
+    Ok(pruned)
+}
+
+/// Per node: which of its columns the nodes above read.
+fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
+    let mut needed: Vec<BTreeSet<usize>> = vec![BTreeSet::new(); nodes.len()];
+    for (at, node) in nodes.iter().enumerate().rev() {
+        let all = 0..node.schema.fields().len();
+        if at + 1 == nodes.len() {
+            needed
+                .get_mut(at)
+                .into_iter()
+                .for_each(|set| set.extend(all.clone()));
+        }
+        let own = needed.get(at).cloned().unwrap_or_default();
+        let of_input: BTreeSet<usize> = match &node.operator {
+            OperatorSpec::Import { .. } | OperatorSpec::Constant { .. } => continue,
+            OperatorSpec::Project { expressions } => {
+                expressions.iter().flat_map(columns_of).collect()
+            }
+            OperatorSpec::Filter { predicate } => {
+                own.into_iter().chain(columns_of(predicate)).collect()
+            }
+            // The inputs of a union must keep one shape.
+            OperatorSpec::Union => all.collect(),
+            OperatorSpec::Aggregate { keys, aggregates } => {
+                keys.iter()
+                    .copied()
+                    .chain(aggregates.iter().flat_map(|aggregate| {
+                        aggregate.argument.into_iter().chain(aggregate.filter)
+                    }))
+                    .collect()
+            }
+        };
+        for input in &node.inputs {
+            needed
+                .get_mut(*input)
+                .into_iter()
+                .for_each(|set| set.extend(of_input.iter().copied()));
+        }
+    }
+    needed
+}
+
+fn columns_of(expression: &Arc<dyn PhysicalExpr>) -> Vec<usize> {
+    collect_columns(expression)
+        .iter()
+        .map(Column::index)
+        .collect()
+}
+
+fn narrowed(schema: &Schema, place: &[Option<usize>]) -> Arc<Schema> {
+    let fields: Vec<_> = schema
+        .fields()
+        .iter()
+        .zip(place)
+        .filter(|(_, place)| place.is_some())
+        .map(|(field, _)| Arc::clone(field))
+        .collect();
+    Arc::new(Schema::new(fields))
+}
+
+fn moved_column(column: usize, place: &[Option<usize>]) -> Result<usize> {
+    place
+        .get(column)
+        .copied()
+        .flatten()
+        .ok_or_else(|| Error::internal("a column was pruned that is read"))
+}
+
+fn moved(
+    expression: &Arc<dyn PhysicalExpr>,
+    place: &[Option<usize>],
+) -> Result<Arc<dyn PhysicalExpr>> {
+    let moved = Arc::clone(expression).transform(|inner| {
+        let Some(column) = inner.downcast_ref::<Column>() else {
+            return Ok(Transformed::no(inner));
+        };
+        let index = moved_column(column.index(), place).map_err(super::errors::to_datafusion)?;
+        let moved = Arc::new(Column::new(column.name(), index)) as Arc<dyn PhysicalExpr>;
+        Ok(Transformed::yes(moved))
+    });
+    moved
+        .map(|moved| moved.data)
+        .map_err(|error| from_datafusion(&error))
+}

@@ -1,0 +1,130 @@
+//! `SHOW CREATE`: a statement in its documented form, that makes the same object when run again.
+
+use super::names::quoted;
+use super::statement::{ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, Name};
+
+fn name(name: &Name) -> String {
+    match &name.schema {
+        Some(schema) => format!("{}.{}", quoted(schema), quoted(&name.name)),
+        None => quoted(&name.name),
+    }
+}
+
+fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// The text of `CREATE TABLE`.
+pub fn table(table: &CreateTable) -> String {
+    let mut parts: Vec<String> = table.columns.iter().map(column).collect();
+    if !table.primary_key.is_empty() {
+        let names: Vec<String> = table
+            .primary_key
+            .iter()
+            .filter_map(|index| table.columns.get(*index))
+            .map(|column| quoted(&column.name))
+            .collect();
+        parts.push(format!("PRIMARY KEY ({})", names.join(", ")));
+    }
+    let mut text = format!("CREATE TABLE {} (", name(&table.name));
+    if !parts.is_empty() {
+        text.push_str(&format!("\n    {}\n", parts.join(",\n    ")));
+    }
+    text.push(')');
+    if table.append_only {
+        text.push_str(" APPEND ONLY");
+    }
+    if !table.options.is_empty() {
+        // The map keeps them in order of their keys.
+        let options: Vec<String> = table
+            .options
+            .iter()
+            .map(|(key, value)| format!("{} = {}", literal(key), literal(&value.text)))
+            .collect();
+        text.push_str(&format!(" WITH (\n    {}\n)", options.join(",\n    ")));
+    }
+    text
+}
+
+fn column(column: &ColumnDefinition) -> String {
+    let mut text = format!("{} {}", quoted(&column.name), column.sql_type);
+    if !column.nullable {
+        text.push_str(" NOT NULL");
+    }
+    if let Some(default) = &column.default {
+        // In parentheses any expression may follow DEFAULT.
+        text.push_str(&match default {
+            sqlparser::ast::Expr::Value(_) | sqlparser::ast::Expr::Nested(_) => {
+                format!(" DEFAULT {default}")
+            }
+            default => format!(" DEFAULT ({default})"),
+        });
+    }
+    text
+}
+
+fn columns(columns: &[String]) -> String {
+    if columns.is_empty() {
+        return String::new();
+    }
+    let names: Vec<String> = columns.iter().map(|column| quoted(column)).collect();
+    format!(" ({})", names.join(", "))
+}
+
+/// The text of `CREATE VIEW`.
+pub fn view(view: &CreateView) -> String {
+    format!(
+        "CREATE VIEW {}{} AS\n{}",
+        name(&view.name),
+        columns(&view.columns),
+        view.query_text
+    )
+}
+
+/// The text of `CREATE MATERIALIZED VIEW`. How it was filled is no part of what it is.
+pub fn materialized_view(view: &CreateMaterializedView) -> String {
+    format!(
+        "CREATE MATERIALIZED VIEW {}{} AS\n{}",
+        name(&view.name),
+        columns(&view.columns),
+        view.query_text
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::sql::{StatementKind, parse};
+
+    fn shown(text: &str) -> String {
+        let statements = parse(text).expect(text);
+        match &statements.first().expect("a statement").kind {
+            StatementKind::CreateTable(table) => super::table(table),
+            StatementKind::CreateView(view) => super::view(view),
+            StatementKind::CreateMaterializedView(view) => super::materialized_view(view),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_shown_means_the_same_again() {
+        for text in [
+            "create table T (A int primary key, \"Group\" string default 'it''s', c numeric(12,2) not null default 1 + 2, d int[])",
+            "create table s.t (a timestamp(3), b timestamp_ltz(3), primary key (b, a)) append only",
+            "CREATE TABLE k (\"table\" TEXT, \"order\" INT, m MAP<text, STRUCT<a int, b array<text>>>)",
+            "create table e () with (connector = 'file', properties.x.y = 5, 'Path' = 'it''s', on = true)",
+            "create view V (Low, \"High\") as select 1, 2 -- the end",
+            "create materialized view v with (background = true) as select \"table\" as \"select\" from k",
+        ] {
+            let once = shown(text);
+            assert_eq!(shown(&once), once, "{text}");
+        }
+        assert_eq!(
+            shown("create table T (A int primary key, b string) with (b = 1, a = 'x')"),
+            "CREATE TABLE t (\n    a integer NOT NULL,\n    b text,\n    PRIMARY KEY (a)\n) WITH (\n    'a' = 'x',\n    'b' = '1'\n)"
+        );
+        assert_eq!(
+            shown("create materialized view m(Low,\"High\") as  SELECT 1,2"),
+            "CREATE MATERIALIZED VIEW m (low, \"High\") AS\nSELECT 1,2"
+        );
+    }
+}

@@ -1,0 +1,232 @@
+//! Text to tokens: statements split apart, positions counted in characters, limits held.
+
+use sqlparser::keywords::Keyword;
+use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
+
+use super::dialect::ClinkDialect;
+use crate::types::{Error, Result, SqlState};
+
+/// The longest text that is parsed, in bytes.
+pub(crate) const TEXT_BYTES_MAX: usize = 1 << 20;
+/// The deepest nesting of parentheses, brackets and CASE.
+pub(crate) const NESTING_MAX: usize = 128;
+/// The most operators in one expression, and set operations in one query: an expression is a tree
+/// as deep as its chain of operators is long, and every walk over it needs that much stack.
+pub(crate) const CHAIN_MAX: usize = 500;
+
+/// Tokenises `text`. Spans are on line 1 with columns counted in characters over the whole text,
+/// so that a column is a position as errors give it.
+pub(crate) fn tokenize(text: &str) -> Result<Vec<TokenWithSpan>> {
+    if text.len() > TEXT_BYTES_MAX {
+        return Err(Error::new(
+            SqlState::ProgramLimitExceeded,
+            format!("the text of a query may be at most {TEXT_BYTES_MAX} bytes long, and this one has {}", text.len()),
+        )
+        .hint("Send the statements one by one, and rows in several INSERT statements or through a file source."));
+    }
+    let lines = line_starts(text);
+    let mut tokens = Tokenizer::new(&ClinkDialect, text)
+        .tokenize_with_location()
+        .map_err(|error| {
+            let error_at = flat(&lines, error.location);
+            Error::new(SqlState::SyntaxError, lower_first(&error.message))
+                .hint("Check that quotes and comments are closed.")
+                .position(error_at.column as usize)
+        })?;
+    for token in &mut tokens {
+        token.span = Span {
+            start: flat(&lines, token.span.start),
+            end: flat(&lines, token.span.end),
+        };
+    }
+    Ok(tokens)
+}
+
+/// Characters before each line of the text.
+fn line_starts(text: &str) -> Vec<u64> {
+    let mut starts = vec![0];
+    for (at, character) in text.chars().enumerate() {
+        if character == '\n' {
+            starts.push(at as u64 + 1);
+        }
+    }
+    starts
+}
+
+fn flat(lines: &[u64], location: Location) -> Location {
+    let line = usize::try_from(location.line).unwrap_or(1).max(1);
+    let before = lines.get(line - 1).copied().unwrap_or(0);
+    Location {
+        line: 1,
+        column: before + location.column.max(1),
+    }
+}
+
+fn lower_first(message: &str) -> String {
+    let mut characters = message.chars();
+    match characters.next() {
+        Some(first) => first.to_lowercase().chain(characters).collect(),
+        None => String::new(),
+    }
+}
+
+/// Characters from 1 of a place in a statement that [`tokenize`] read; `None` where the parser
+/// knew none.
+pub(crate) fn position(span: Span) -> Option<usize> {
+    (span.start.line > 0).then_some(span.start.column as usize)
+}
+
+/// True for space and comments.
+pub(crate) fn is_space(token: &Token) -> bool {
+    matches!(token, Token::Whitespace(_))
+}
+
+/// The token's word in upper case when it is an unquoted one.
+pub(crate) fn word(token: &TokenWithSpan) -> Option<String> {
+    match &token.token {
+        Token::Word(word) if word.quote_style.is_none() => Some(word.value.to_ascii_uppercase()),
+        _ => None,
+    }
+}
+
+/// A statement's part of a text.
+pub(crate) struct Piece {
+    /// Its text, without semicolon and surrounding space.
+    pub(crate) text: String,
+    /// Characters before it.
+    pub(crate) offset: usize,
+}
+
+/// Splits a text at its semicolons; pieces with nothing but space and comments are left out.
+pub(crate) fn split(text: &str) -> Result<Vec<Piece>> {
+    let tokens = tokenize(text)?;
+    let characters: Vec<char> = text.chars().collect();
+    let mut pieces = Vec::new();
+    let mut first: Option<usize> = None;
+    let mut end = 0;
+    for token in &tokens {
+        if token.token == Token::SemiColon {
+            if let Some(start) = first.take() {
+                pieces.push((start, end));
+            }
+        } else if !is_space(&token.token) && token.token != Token::EOF {
+            // The column of the end is one past the last character.
+            let start = (token.span.start.column as usize).saturating_sub(1);
+            first.get_or_insert(start);
+            end = (token.span.end.column as usize)
+                .saturating_sub(1)
+                .max(start + 1);
+        }
+    }
+    if let Some(start) = first {
+        pieces.push((start, end));
+    }
+    Ok(pieces
+        .into_iter()
+        .map(|(start, end)| Piece {
+            text: characters
+                .get(start..end.min(characters.len()))
+                .unwrap_or_default()
+                .iter()
+                .collect(),
+            offset: start,
+        })
+        .collect())
+}
+
+/// Refuses what would need too deep a stack to parse, plan or evaluate.
+pub(crate) fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
+    // One counter of operators for each open level of nesting.
+    let mut operators = vec![0_usize];
+    let mut set_operations = 0_usize;
+    let mut cases = 0_usize;
+    for token in tokens {
+        let mut opened = false;
+        match &token.token {
+            Token::LParen | Token::LBracket | Token::LBrace => opened = true,
+            Token::RParen | Token::RBracket | Token::RBrace => {
+                if operators.len() > 1 {
+                    operators.pop();
+                }
+            }
+            Token::Comma => reset(&mut operators),
+            Token::Word(word) => match word.keyword {
+                Keyword::CASE => {
+                    cases += 1;
+                    opened = true;
+                }
+                Keyword::END if cases > 0 => {
+                    cases -= 1;
+                    if operators.len() > 1 {
+                        operators.pop();
+                    }
+                }
+                Keyword::UNION | Keyword::INTERSECT | Keyword::EXCEPT => {
+                    set_operations += 1;
+                    reset(&mut operators);
+                }
+                Keyword::SELECT
+                | Keyword::FROM
+                | Keyword::WHERE
+                | Keyword::HAVING
+                | Keyword::WHEN => {
+                    reset(&mut operators);
+                }
+                Keyword::AND
+                | Keyword::OR
+                | Keyword::NOT
+                | Keyword::IS
+                | Keyword::JOIN
+                | Keyword::LIKE
+                | Keyword::ILIKE
+                | Keyword::COLLATE
+                | Keyword::AT => count(&mut operators),
+                _ => {}
+            },
+            Token::Number(..)
+            | Token::SingleQuotedString(_)
+            | Token::Whitespace(_)
+            | Token::Period
+            | Token::SemiColon
+            | Token::EOF => {}
+            _ => count(&mut operators),
+        }
+        if opened {
+            operators.push(0);
+        }
+        let nested = operators.len() - 1 > NESTING_MAX;
+        if nested || operators.last().is_some_and(|n| *n > CHAIN_MAX) || set_operations > CHAIN_MAX
+        {
+            let (message, hint) = if nested {
+                (
+                    format!(
+                        "the statement is nested too deeply: the limit is {NESTING_MAX} levels"
+                    ),
+                    "Name parts of it with WITH, or make views of them.",
+                )
+            } else {
+                (
+                    format!(
+                        "the statement has too long a chain of operators: the limit is {CHAIN_MAX}"
+                    ),
+                    "Write long OR chains as IN (…), long sums and unions as a VALUES list or a table.",
+                )
+            };
+            let error = Error::new(SqlState::StatementTooComplex, message).hint(hint);
+            return Err(error.position_or(position(token.span)));
+        }
+    }
+    Ok(())
+}
+
+fn reset(operators: &mut [usize]) {
+    if let Some(count) = operators.last_mut() {
+        *count = 0;
+    }
+}
+
+fn count(operators: &mut [usize]) {
+    if let Some(count) = operators.last_mut() {
+        *count += 1;
+    }
+}
