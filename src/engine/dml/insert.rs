@@ -245,7 +245,7 @@ fn literal<'a>(cell: &'a Expr, column: &'a TableColumn) -> Result<Option<Option<
     match cell {
         Expr::Value(value) => match &value.value {
             Value::Null => Ok(Some(None)),
-            Value::Number(text, _) => Ok(number(text)?.then(|| Some(Cow::Borrowed(text.as_str())))),
+            Value::Number(text, _) => Ok(number(text)?.then_some(Some(Cow::Borrowed(text.as_str())))),
             Value::Boolean(truth) => match column.data_type {
                 DataType::Boolean | DataType::Utf8 => {
                     Ok(Some(Some(Cow::Borrowed(if *truth { "true" } else { "false" }))))
