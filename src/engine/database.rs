@@ -239,8 +239,11 @@ pub(crate) fn columns(object: &Object) -> Vec<Column> {
             .iter()
             .map(|column| {
                 // Only a length is not in the stored type.
-                let data_type =
-                    if column.length_max.is_some() { column.sql_type.clone() } else { sql::sql_name(&column.data_type) };
+                let data_type = if column.length_max.is_some() {
+                    column.sql_type.clone()
+                } else {
+                    sql::sql_name(&column.data_type)
+                };
                 Column { name: column.name.clone(), data_type }
             })
             .collect();

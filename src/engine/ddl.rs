@@ -10,9 +10,7 @@ use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::catalog::{self, Catalog, Change, DEFAULT_SCHEMA, Object, RESERVED_SCHEMAS, near_miss};
-use crate::sql::{
-    self, CreateMaterializedView, CreateTable, CreateView, Drop as DropStatement, Name, ObjectKind,
-};
+use crate::sql::{self, CreateMaterializedView, CreateTable, CreateView, Drop as DropStatement, Name, ObjectKind};
 use crate::types::{Error, RelationId, Result, SqlState};
 
 use super::api::{Answer, Notice, Tag};
@@ -26,11 +24,7 @@ use super::session::Session;
 type Turn = OwnedMutexGuard<()>;
 
 /// `CREATE TABLE`.
-pub(crate) async fn create_table(
-    session: &Session,
-    create: &CreateTable,
-    interrupt: &Interrupt,
-) -> Result<Answer> {
+pub(crate) async fn create_table(session: &Session, create: &CreateTable, interrupt: &Interrupt) -> Result<Answer> {
     const TAG: Tag = Tag::Plain("CREATE TABLE");
     let turn = turn(session, interrupt).await?;
     if let Some(notice) = check_new(&session.engine().catalog(), &create.name, create.if_not_exists)? {
@@ -52,11 +46,7 @@ pub(crate) async fn create_table(
 }
 
 /// `CREATE VIEW`.
-pub(crate) async fn create_view(
-    session: &Session,
-    create: &CreateView,
-    interrupt: &Interrupt,
-) -> Result<Answer> {
+pub(crate) async fn create_view(session: &Session, create: &CreateView, interrupt: &Interrupt) -> Result<Answer> {
     const TAG: Tag = Tag::Plain("CREATE VIEW");
     let turn = turn(session, interrupt).await?;
     if let Some(notice) = check_new(&session.engine().catalog(), &create.name, create.if_not_exists)? {

@@ -97,7 +97,7 @@ impl Interrupt {
             result.unwrap_or_else(|error| Err(Error::internal(format!("a task ended: {error}"))))
         };
         tokio::select! {
-            result = &mut task => return ended(result),
+            result = &mut task => ended(result),
             error = self.fired() => {
                 match tokio::time::timeout(WRITE_GRACE, task).await {
                     Ok(result) => ended(result),

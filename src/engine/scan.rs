@@ -124,12 +124,7 @@ impl Engine {
     }
 
     /// The key that a request names, in the relation's key columns and types.
-    fn key_rows(
-        &self,
-        object: &Object,
-        schema: &Schema,
-        given: &[(Option<String>, String)],
-    ) -> Result<RecordBatch> {
+    fn key_rows(&self, object: &Object, schema: &Schema, given: &[(Option<String>, String)]) -> Result<RecordBatch> {
         let invalid = |message: String, hint: String| Error::new(SqlState::InvalidParameterValue, message).hint(hint);
         let fields: Vec<&Field> = object.key().iter().map(|index| schema.field(*index)).collect();
         let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();

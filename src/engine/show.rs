@@ -40,7 +40,9 @@ fn rows(schema: SchemaRef, columns: Vec<ArrayRef>, tag: &'static str) -> Result<
 pub(crate) fn schema(session: &Session, show: &Show) -> Result<SchemaRef> {
     let text = DataType::Utf8;
     Ok(match show {
-        Show::Tables | Show::Views | Show::MaterializedViews => schema_of(&[("schema", text.clone()), ("name", text.clone()), ("kind", text)]),
+        Show::Tables | Show::Views | Show::MaterializedViews => {
+            schema_of(&[("schema", text.clone()), ("name", text.clone()), ("kind", text)])
+        }
         Show::Jobs => schema_of(&[
             ("id", DataType::Int64),
             ("name", text.clone()),

@@ -45,9 +45,9 @@ pub(crate) async fn update(session: &mut Session, update: &ast::Update, interrup
     let read = evaluator.query(query, RowTables::new()).await?.concat()?;
     let old = stored_rows(&target, &read)?;
     let mut columns = old.columns().to_vec();
-    for ((index, _), values) in assigned.iter().zip(read.columns().iter().skip(target.table.columns.len())) {
+    for ((index, expr), values) in assigned.iter().zip(read.columns().iter().skip(target.table.columns.len())) {
         if let (Some(cell), Some(column)) = (columns.get_mut(*index), target.table.columns.get(*index)) {
-            *cell = coerce(values, column, false)?;
+            *cell = coerce(values, column, false).map_err(|error| error.position_or(position(expr)))?;
         }
     }
     let new = table_rows(&target.table, &target.name, columns)?;

@@ -14,7 +14,7 @@ use crate::types::{Error, Result, SqlState};
 
 use super::assign::{coerce, table_rows};
 use super::change::{assigned, diffs};
-use super::evaluate::{Evaluator, folded, named_item, quoted_text, rows_table, select};
+use super::evaluate::{Evaluator, folded, named_item, position, quoted_text, rows_table, select};
 use super::keys::{Keys, duplicate, existing, first_rows};
 use super::statement::{Target, object_name};
 
@@ -153,7 +153,8 @@ pub(crate) async fn resolve(
         let again = first.get(&row_key).is_some_and(|first| *first != row);
         match (on_key, there_rows.get(&row_key)) {
             (OnKey::Fail, there) if again || there.is_some() => {
-                return Err(duplicate(&target.name, &proposed, key, row));
+                return Err(duplicate(&target.name, &proposed, key, row)
+                    .hint("ON CONFLICT DO NOTHING leaves the row that is there; DO UPDATE changes it."));
             }
             (OnKey::Update { .. }, _) if again => {
                 return Err(Error::new(
@@ -230,9 +231,9 @@ async fn updated(
         .ok_or_else(|| Error::internal("a query without its row numbers"))?;
     let old = take_record_batch(&old, &UInt64Array::from(rows))?;
     let mut columns = old.columns().to_vec();
-    for ((index, _), values) in assigned.iter().zip(result.columns().iter().skip(1)) {
+    for ((index, expr), values) in assigned.iter().zip(result.columns().iter().skip(1)) {
         if let (Some(cell), Some(column)) = (columns.get_mut(*index), target.table.columns.get(*index)) {
-            *cell = coerce(values, column, false)?;
+            *cell = coerce(values, column, false).map_err(|error| error.position_or(position(expr)))?;
         }
     }
     let new = table_rows(&target.table, &target.name, columns)?;

@@ -120,12 +120,10 @@ async fn proposed(
     let (values, rows) = match source {
         // DEFAULT VALUES.
         None => (Vec::new(), 1),
-        Some(query) => {
-            match literal_values(query, &given)? {
-                Some(values) => values,
-                None => queried_values(evaluator, query, &given).await?,
-            }
-        }
+        Some(query) => match literal_values(query, &given)? {
+            Some(values) => values,
+            None => queried_values(evaluator, query, &given).await?,
+        },
     };
     if values.len() > given.len() {
         return Err(Error::new(SqlState::SyntaxError, "INSERT has more expressions than target columns")
@@ -184,10 +182,7 @@ async fn with_defaults(
 
 /// The columns of `VALUES` when all its cells are literals: built a column at a time, without
 /// planning each cell. `None`: it takes a query.
-fn literal_values(
-    query: &Query,
-    given: &[&TableColumn],
-) -> Result<Option<(Vec<ArrayRef>, usize)>> {
+fn literal_values(query: &Query, given: &[&TableColumn]) -> Result<Option<(Vec<ArrayRef>, usize)>> {
     let plain =
         query.with.is_none() && query.order_by.is_none() && query.limit_clause.is_none() && query.fetch.is_none();
     let SetExpr::Values(values) = query.body.as_ref() else {
@@ -250,7 +245,7 @@ fn literal<'a>(cell: &'a Expr, column: &'a TableColumn) -> Result<Option<Option<
     match cell {
         Expr::Value(value) => match &value.value {
             Value::Null => Ok(Some(None)),
-            Value::Number(text, _) => Ok(number(text)?.then(|| Some(Cow::Borrowed(text.as_str())))),
+            Value::Number(text, _) => Ok(number(text)?.then_some(Some(Cow::Borrowed(text.as_str())))),
             Value::Boolean(truth) => match column.data_type {
                 DataType::Boolean | DataType::Utf8 => {
                     Ok(Some(Some(Cow::Borrowed(if *truth { "true" } else { "false" }))))

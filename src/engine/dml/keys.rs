@@ -97,7 +97,6 @@ pub(crate) fn duplicate(relation: &str, rows: &RecordBatch, key: &[usize], row: 
     let columns: Vec<ArrayRef> = key.iter().map(|index| Arc::clone(rows.column(*index))).collect();
     Error::new(SqlState::UniqueViolation, format!("duplicate key value violates unique constraint \"{relation}_pkey\""))
         .detail(format!("Key ({})=({}) already exists.", names.join(", "), shown(&columns, row)))
-        .hint("INSERT ... ON CONFLICT DO NOTHING leaves the row that is there; DO UPDATE changes it.")
 }
 
 #[cfg(test)]
