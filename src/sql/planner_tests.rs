@@ -266,7 +266,7 @@ async fn names_are_postgresqls_and_may_repeat() {
         ("SELECT x.k, y.k FROM t x JOIN t y ON x.b = y.b WHERE x.b = 20", "k integer, k integer", "2|2"),
         ("SELECT max FROM (SELECT max(b) FROM t) q", "max bigint", "40"),
         ("SELECT k + 1 FROM t WHERE k IS NOT NULL ORDER BY k + 1 DESC LIMIT 1", "?column? integer", "3"),
-        ("SELECT k, sum(b) FROM t GROUP BY k HAVING sum(b) > 20 ORDER BY sum(b)", "k integer, sum bigint", "1|40; NULL|40"),
+        ("SELECT k, sum(b) FROM t GROUP BY k HAVING sum(b) > 20 ORDER BY sum(b), k", "k integer, sum bigint", "1|40; NULL|40"),
         ("SELECT k FROM t ORDER BY b FETCH FIRST 1 ROW ONLY", "k integer", "1"),
         ("SELECT row_number() OVER (ORDER BY b), lag(k, 1) OVER (ORDER BY b) FROM t ORDER BY 1 LIMIT 2", "row_number bigint, lag integer", "1|NULL; 2|1"),
         ("SELECT k FROM t WHERE k IN (SELECT max(k) FROM t) AND b BETWEEN 1 AND 20 + 5", "k integer", "2"),
@@ -384,7 +384,7 @@ async fn views_are_lowered_to_operators() {
     for (text, plan) in [
         (
             "SELECT b, t FROM t WHERE k = 1",
-            "Result: key b; append-only\n  Project [b, t] (append-only; root)\n    Filter k@0 = 1 (append-only; root/input)\n      Import t [k integer, b bigint, t text] (append-only; root/input/input)",
+            "Result: key b; append-only\n  Project [b, t] (root)\n    Filter k@0 = 1 (root/input)\n      Import t [k integer, b bigint, t text] (root/input/input)",
         ),
         (
             "SELECT k, count(*) AS n, sum(b) FROM t GROUP BY k",
@@ -392,7 +392,7 @@ async fn views_are_lowered_to_operators() {
         ),
         (
             "SELECT DISTINCT k FROM t",
-            "Result: key k; updating\n  Distinct by k (updating; root)\n    Import t [k integer] (append-only; root/input)",
+            "Result: key k; updating\n  Distinct by k (root)\n    Project [k] (root/input)\n      Import t [k integer] (root/input/input)",
         ),
         (
             "SELECT count(*) FROM t ORDER BY 1",
@@ -400,15 +400,15 @@ async fn views_are_lowered_to_operators() {
         ),
         (
             "SELECT 1 AS one",
-            "Result: key whole row; append-only\n  Project [1 AS one] (append-only; root)\n    Constant 1 rows [unit boolean] (append-only; root/input)",
+            "Result: key whole row; append-only\n  Project [1 AS one] (root)\n    Constant 1 rows [unit boolean] (root/input)",
         ),
         (
             "VALUES (1, 'a'), (2, 'b')",
-            "Result: key whole row; append-only\n  Constant 2 rows [column1 integer, column2 text] (append-only; root)",
+            "Result: key whole row; append-only\n  Constant 2 rows [column1 integer, column2 text] (root)",
         ),
         (
             "SELECT k FROM t UNION ALL SELECT 5",
-            "Result: key whole row; append-only\n  Union [k integer] (append-only; root)\n    Project [k] (append-only; root/union.1)",
+            "Result: key whole row; append-only\n  Union [k integer] (root)\n    Project [k] (root/union.1)",
         ),
     ] {
         let found = explained(text).await;
