@@ -142,6 +142,17 @@ pub(crate) fn expression_with_meaning(
         .data)
 }
 
+/// An expression that may be an integer literal, with its type by size.
+fn with_integer_literal(expression: Expr) -> Expr {
+    match expression {
+        Expr::Literal(value, metadata) => match integer_literal(&value) {
+            Some(value) => Expr::Literal(value, metadata),
+            None => Expr::Literal(value, metadata),
+        },
+        other => other,
+    }
+}
+
 fn integer_literal(value: &ScalarValue) -> Option<ScalarValue> {
     match value {
         ScalarValue::Int64(Some(value)) => i32::try_from(*value)
@@ -239,6 +250,7 @@ impl ExprPlanner for ArithmeticPlanner {
             _ => return Ok(PlannerResult::Original(binary)),
         };
         let RawBinaryExpr { op, left, right } = binary;
+        let (left, right) = (with_integer_literal(left), with_integer_literal(right));
         Ok(
             match arithmetic_with_meaning(operator, left, right, schema)? {
                 Planned::Meant(expression) => PlannerResult::Planned(expression),

@@ -256,7 +256,7 @@ fn explain(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
     }
     let explained = statement(reader, text)?;
     Ok(StatementKind::Explain(Box::new(match explained {
-        StatementKind::Query(query) => Explain::Query(*query),
+        StatementKind::Query(query) => Explain::Query(query),
         StatementKind::CreateMaterializedView(view) => Explain::View(view),
         _ => {
             return Err(

@@ -31,8 +31,8 @@ fn texts_are_split_at_semicolons_with_their_places() {
     // Positions count characters, over lines and beyond ASCII, in the whole text.
     assert_eq!(refused("SELECT 'é€';\n SELEC 1").position_at(), Some(15));
     assert_eq!(
-        refused("SELECT 1;\nSELECT 'é', FROM").position_at(),
-        Some(23)
+        refused("SELECT 1;\nSELECT 'é' FROM t u v").position_at(),
+        Some(31)
     );
 }
 
@@ -219,7 +219,7 @@ fn tables_are_read_with_columns_keys_and_options() {
 /// Text, code, and where the error points.
 const WRONG: &[(&str, SqlState, usize)] = &[
     ("SELEC 1", SqlState::SyntaxError, 1),
-    ("SELECT FROM", SqlState::SyntaxError, 1),
+    ("SELECT FROM", SqlState::SyntaxError, 12),
     ("SELECT 1 +", SqlState::SyntaxError, 11),
     ("SELECT (1", SqlState::SyntaxError, 10),
     ("SELECT 'open", SqlState::SyntaxError, 8),
