@@ -66,7 +66,7 @@ fn is_ours(from: &DataType, to: &DataType) -> bool {
             Utf8,
         ) => true,
         (Float32 | Float64 | Decimal128(..), Int16 | Int32 | Int64 | Decimal128(..)) => true,
-        (Float64 | Decimal128(..), Float32) => true,
+        (Float64 | Decimal128(..), Float32) | (Decimal128(..), Float64) => true,
         (Int32 | Int64, Int16) | (Int64, Int32) => true,
         (Int16 | Int32 | Int64, Decimal128(..)) => true,
         (UInt64, Int64) => true,
@@ -346,10 +346,14 @@ fn decimals(
                 .collect();
             Ok(Arc::new(texts))
         }
-        // Through text, so that the nearest double comes out.
+        // The nearest double.
         DataType::Float64 | DataType::Float32 => {
             let data_type = values.data_type().clone();
             let parse = |value: i128| {
+                // Both parts are exact then, so one division rounds as the text would.
+                if value.unsigned_abs() < 1 << 53 && (0..=22).contains(&scale) {
+                    return value as f64 / 10_f64.powi(i32::from(scale));
+                }
                 numeric_to_text(value, &data_type)
                     .parse::<f64>()
                     .unwrap_or(f64::NAN)

@@ -409,13 +409,18 @@ fn nested_type(reader: &mut Reader<'_>, closed: &mut usize) -> Result<StoredType
 fn close(reader: &mut Reader<'_>, closed: &mut usize) -> Result<()> {
     if *closed > 0 {
         *closed -= 1;
-        Ok(())
-    } else if reader.eat_token(&Token::ShiftRight) {
-        *closed += 1;
-        Ok(())
-    } else {
-        reader.expect_token(&Token::Gt)
+        return Ok(());
     }
+    // Several brackets in a row are one token.
+    let brackets = match &reader.parser.peek_token_ref().token {
+        Token::Gt => 1,
+        Token::ShiftRight => 2,
+        Token::CustomBinaryOperator(text) if text.bytes().all(|byte| byte == b'>') => text.len(),
+        _ => return Err(reader.unexpected(">")),
+    };
+    reader.parser.advance_token();
+    *closed += brackets - 1;
+    Ok(())
 }
 
 /// Reads `WITH (key = value, …)`.

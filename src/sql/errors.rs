@@ -393,7 +393,8 @@ pub(crate) fn locate<T: Visit>(error: Error, query: &T) -> Error {
     let message = error.message().to_owned();
     let quoted = between(&message, "\"", "\"")
         .or_else(|| between(&message, "column ", " does not exist"))
-        .or_else(|| between(&message, "function ", "("));
+        .or_else(|| between(&message, "function ", "("))
+        .or_else(|| between(&message, "aggregate ", " in a materialized view"));
     let Some(name) = quoted.map(|name| name.rsplit('.').next().unwrap_or(name).to_owned()) else {
         return error;
     };

@@ -8,7 +8,6 @@ use crate::types::RelationId;
 
 /// The lines of `EXPLAIN`; `relations` names the imports.
 pub fn explain_job(plan: &JobPlan, relations: &HashMap<RelationId, String>) -> Vec<String> {
-    let updates = updating(plan);
     let key = if plan.key.is_empty() {
         "whole row".to_owned()
     } else {
@@ -29,35 +28,14 @@ pub fn explain_job(plan: &JobPlan, relations: &HashMap<RelationId, String>) -> V
         let Some(node) = plan.nodes.get(at) else {
             continue;
         };
-        let updating = updates.get(at).copied().unwrap_or(true);
         lines.push(format!(
             "{}{}",
             "  ".repeat(depth),
-            line(plan, node, relations, updating)
+            line(plan, node, relations)
         ));
         open.extend(node.inputs.iter().rev().map(|input| (*input, depth + 1)));
     }
     lines
-}
-
-/// Per operator: whether it takes back rows that it has put out.
-fn updating(plan: &JobPlan) -> Vec<bool> {
-    let mut updates: Vec<bool> = Vec::with_capacity(plan.nodes.len());
-    for node in &plan.nodes {
-        let updating = match &node.operator {
-            // The plan does not say of each import alone; the whole is append-only only if all are.
-            OperatorSpec::Import { .. } => !plan.append_only,
-            OperatorSpec::Constant { .. } => false,
-            OperatorSpec::Aggregate { .. } => true,
-            OperatorSpec::Project { .. } | OperatorSpec::Filter { .. } | OperatorSpec::Union => {
-                node.inputs
-                    .iter()
-                    .any(|input| updates.get(*input).copied().unwrap_or(true))
-            }
-        };
-        updates.push(updating);
-    }
-    updates
 }
 
 fn name_of(node: &PlanNode, column: usize) -> String {
@@ -67,12 +45,7 @@ fn name_of(node: &PlanNode, column: usize) -> String {
         .map_or_else(|| format!("#{column}"), |field| field.name().clone())
 }
 
-fn line(
-    plan: &JobPlan,
-    node: &PlanNode,
-    relations: &HashMap<RelationId, String>,
-    updating: bool,
-) -> String {
+fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, String>) -> String {
     let input = node.inputs.first().and_then(|input| plan.nodes.get(*input));
     let input_name =
         |column: usize| input.map_or_else(|| format!("#{column}"), |input| name_of(input, column));
@@ -123,8 +96,7 @@ fn line(
             }
         }
     };
-    let kind = if updating { "updating" } else { "append-only" };
-    format!("{} {what} ({kind}; {})", node.operator.name(), node.path)
+    format!("{} {what} ({})", node.operator.name(), node.path)
 }
 
 fn columns(node: &PlanNode) -> String {

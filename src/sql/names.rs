@@ -50,7 +50,7 @@ fn named(expression: &Expr) -> Option<String> {
             .map(fold),
         Expr::Cast {
             expr, data_type, ..
-        } => named(expr).or_else(|| Some(type_name(data_type))),
+        } => strong(expr).or_else(|| Some(type_name(data_type))),
         Expr::TypedString(typed) => Some(type_name(&typed.data_type)),
         Expr::Interval(_) => Some("interval".into()),
         Expr::Case { else_result, .. } => else_result
@@ -84,7 +84,7 @@ fn named(expression: &Expr) -> Option<String> {
     }
 }
 
-/// Only names of columns and functions go through a CASE.
+/// Only names of columns and functions go through a cast or a CASE.
 fn strong(expression: &Expr) -> Option<String> {
     match expression {
         Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Function(_) => named(expression),

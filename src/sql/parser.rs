@@ -11,7 +11,7 @@ use super::refusals;
 use super::statement::{
     Describe, Drop, Explain, ObjectKind, SetVariable, Show, Statement, StatementKind,
 };
-use super::tokens::{self, Piece};
+use super::tokens::{self, Piece, position};
 use crate::types::{Error, Result, SqlState};
 
 /// Splits a text into statements and parses each. Pieces without anything but space and comments
@@ -23,7 +23,7 @@ use crate::types::{Error, Result, SqlState};
 pub fn parse(sql: &str) -> Result<Vec<Statement>> {
     let mut statements = Vec::new();
     for Piece { text, offset } in tokens::split(sql)? {
-        let kind = parse_one(&text).map_err(|error| {
+        let kind = tokens::with_stack(|| parse_one(&text)).map_err(|error| {
             let at = error.position_at().unwrap_or(1);
             error.position(at + offset)
         })?;
@@ -47,13 +47,15 @@ fn parse_one(text: &str) -> Result<StatementKind> {
 /// # Errors
 /// As [`parse`].
 pub(crate) fn parse_expression(text: &str) -> Result<ast::Expr> {
-    let tokens = tokens::tokenize(text)?;
-    tokens::check_depth(&tokens)?;
-    refusals::check(&tokens)?;
-    let mut reader = Reader::new(tokens, text);
-    let expression = reader.expression()?;
-    reader.finish()?;
-    Ok(expression)
+    tokens::with_stack(|| {
+        let tokens = tokens::tokenize(text)?;
+        tokens::check_depth(&tokens)?;
+        refusals::check(&tokens)?;
+        let mut reader = Reader::new(tokens, text);
+        let expression = reader.expression()?;
+        reader.finish()?;
+        Ok(expression)
+    })
 }
 
 const VERBS: &[&str] = &[
@@ -116,9 +118,16 @@ fn query(reader: &mut Reader<'_>) -> Result<StatementKind> {
 
 fn dml(reader: &mut Reader<'_>) -> Result<StatementKind> {
     let at = reader.here();
+    let next = position(reader.parser.peek_nth_token_ref(1).span).unwrap_or(at);
     let statement = reader.run(|parser| parser.parse_statement())?;
     query_checks::check(&statement)?;
     match statement {
+        ast::Statement::Insert(insert) if !insert.into => Err(Error::new(
+            SqlState::SyntaxError,
+            format!("syntax error at or near \"{}\"", insert.table),
+        )
+        .hint("Write INSERT INTO.")
+        .position(next)),
         ast::Statement::Insert(insert) => Ok(StatementKind::Insert(Box::new(insert))),
         ast::Statement::Update(_) => Ok(StatementKind::Update(Box::new(statement))),
         ast::Statement::Delete(delete) => Ok(StatementKind::Delete(Box::new(delete))),
@@ -247,7 +256,7 @@ fn explain(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
     }
     let explained = statement(reader, text)?;
     Ok(StatementKind::Explain(Box::new(match explained {
-        StatementKind::Query(query) => Explain::Query(*query),
+        StatementKind::Query(query) => Explain::Query(query),
         StatementKind::CreateMaterializedView(view) => Explain::View(view),
         _ => {
             return Err(

@@ -22,6 +22,7 @@ use super::meaning;
 use super::names::{name_columns, shown_name};
 use super::parser::parse_expression;
 use super::reader::{DATABASE, duplicate_column};
+use super::tokens::with_stack;
 use super::types::{SqlTypes, UTC, sql_name, stored};
 use super::view_checks;
 use crate::exec::plan::JobPlan;
@@ -85,6 +86,10 @@ pub fn configure(builder: SessionStateBuilder) -> SessionStateBuilder {
         .get_or_insert_default()
         .extend(functions::all());
     builder
+        .expr_planners()
+        .get_or_insert_default()
+        .insert(0, Arc::new(meaning::ArithmeticPlanner));
+    builder
 }
 
 /// Plans a query that answers once: analysed, and with only the documented types in its result.
@@ -108,11 +113,11 @@ pub async fn plan_view(
     columns: &[String],
     resolver: &dyn Resolver,
 ) -> Result<PlannedView> {
-    view_checks::check(query)?;
+    with_stack(|| view_checks::check(query))?;
     let plan = logical_plan(state, query).await?;
     let plan = analysed(state, plan).map_err(|error| locate(error, query))?;
     let names = view_columns(&plan, columns)?;
-    lower::lower(state, &plan, names, resolver).map_err(|error| locate(error, query))
+    with_stack(|| lower::lower(state, &plan, names, resolver)).map_err(|error| locate(error, query))
 }
 
 /// Checks what the columns of a plain view are called and gives their names.
@@ -168,8 +173,10 @@ pub async fn plan_plain_view(
 }
 
 async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<LogicalPlan> {
-    let mut prepared = query.clone();
-    prepare(&mut prepared)?;
+    let prepared = with_stack(|| {
+        let mut prepared = query.clone();
+        prepare(&mut prepared).map(|()| prepared)
+    })?;
     let statement =
         PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared))));
     let plan = match state.statement_to_plan(statement).await {
@@ -185,7 +192,7 @@ async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<Logica
             return Err(locate(ours, query));
         }
     };
-    meaning::apply(plan).map_err(|error| locate(from_datafusion(&error), query))
+    with_stack(|| meaning::apply(plan)).map_err(|error| locate(from_datafusion(&error), query))
 }
 
 fn table_names(state: &SessionState) -> Vec<String> {
@@ -215,8 +222,44 @@ fn prepare(query: &mut ast::Query) -> Result<()> {
     }
 }
 
+/// Numbers with an exponent: numeric while they have at most 38 digits, else double precision.
+fn plain_number(text: &str) -> Option<ast::Expr> {
+    let (mantissa, exponent) = text.split_once(['e', 'E'])?;
+    let exponent: i64 = exponent.parse().ok()?;
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    // Where the point goes among the digits.
+    let point = i64::try_from(whole.len()).ok()? + exponent;
+    let count = i64::try_from(digits.len()).ok()?;
+    if point > 38 || count - point > 38 || point.max(count) - point.min(0) > 38 {
+        return parse_expression(&format!("'{text}'::double precision")).ok();
+    }
+    let plain = if point <= 0 {
+        format!("0.{}{digits}", "0".repeat(usize::try_from(-point).ok()?))
+    } else if point >= count {
+        // With a point it stays a numeric.
+        format!(
+            "{digits}{}.0",
+            "0".repeat(usize::try_from(point - count).ok()?)
+        )
+    } else {
+        let (before, after) = digits.split_at(usize::try_from(point).ok()?);
+        format!("{before}.{after}")
+    };
+    Some(ast::Expr::value(ast::Value::Number(plain, false)))
+}
+
 /// `varchar(n)` in a cast cuts the text off after n characters.
 fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
+    if let ast::Expr::Value(ast::ValueWithSpan {
+        value: ast::Value::Number(text, _),
+        ..
+    }) = &*expression
+        && let Some(plain) = plain_number(text)
+    {
+        *expression = plain;
+        return Ok(());
+    }
     let ast::Expr::Cast { data_type, .. } = &*expression else {
         return Ok(());
     };

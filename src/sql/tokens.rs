@@ -76,6 +76,13 @@ pub(crate) fn position(span: Span) -> Option<usize> {
     (span.start.line > 0).then_some(span.start.column as usize)
 }
 
+/// Runs something that walks a statement's tree: threads have stacks of very different sizes, and the
+/// deepest tree that [`check_depth`] lets through must fit on each.
+pub(crate) fn with_stack<T>(walk: impl FnOnce() -> T) -> T {
+    const ENOUGH: usize = 8 << 20;
+    stacker::maybe_grow(ENOUGH, 2 * ENOUGH, walk)
+}
+
 /// True for space and comments.
 pub(crate) fn is_space(token: &Token) -> bool {
     matches!(token, Token::Whitespace(_))
@@ -143,7 +150,11 @@ pub(crate) fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
     for token in tokens {
         let mut opened = false;
         match &token.token {
-            Token::LParen | Token::LBracket | Token::LBrace => opened = true,
+            Token::LBracket => {
+                count(&mut operators);
+                opened = true;
+            }
+            Token::LParen | Token::LBrace => opened = true,
             Token::RParen | Token::RBracket | Token::RBrace => {
                 if operators.len() > 1 {
                     operators.pop();
