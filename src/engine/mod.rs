@@ -9,6 +9,7 @@
 //!
 //! Deliberately absent: wire formats.
 
+mod aggregate_functions;
 mod api;
 pub mod coordinator;
 mod cursor;

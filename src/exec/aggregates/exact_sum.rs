@@ -47,7 +47,7 @@ impl Output {
 }
 
 /// A sum wide enough that no number of rows overflows it.
-trait Wide: Copy + Default + Send + fmt::Debug + 'static {
+trait Wide: Copy + Default + Send + Sync + fmt::Debug + 'static {
     type Bytes: AsRef<[u8]>;
     fn plus(self, other: Self) -> Self;
     fn to_le_bytes(self) -> Self::Bytes;
