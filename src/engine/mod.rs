@@ -28,7 +28,7 @@ mod session;
 mod settings;
 mod show;
 
-pub use crate::sql::sql_name as type_name;
+pub use crate::sql::{Statement, sql_name as type_name};
 pub use api::{Answer, Column, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Tag, ViewInfo};
 pub use database::Engine;
 pub use errors::error_of;
