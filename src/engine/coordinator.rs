@@ -1,16 +1,31 @@
 //! The coordinator: the one clock, the timeline, the workers, and the relations that they keep.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
 
 use arrow::array::RecordBatch;
+use arrow::compute::concat_batches;
 use arrow::datatypes::SchemaRef;
 use datafusion::physical_expr::PhysicalExpr;
+use tokio::sync::oneshot;
 
+use super::feeds::WakeOnce;
+use super::installed::{Relations, gone};
+use super::sequencer::{Request, Sequencer, stopping};
+use super::timeline::TimelineLog;
 use crate::env::Env;
+use crate::exec::arrangement::{Cursor, Layout, Selection};
 use crate::exec::plan::JobPlan;
+use crate::exec::relation::{Progress, RelationShared, lock};
 use crate::exec::source::Source;
-use crate::types::{Chunk, Error, RelationId, Result, Time};
+use crate::exec::{Executor, ExecutorConfig, Peek, PeekAnswer, PeekRange, WorkerCommand};
+use crate::state::HeadFile;
+use crate::types::{Chunk, Error, KeyGroup, RelationId, Result, SqlState, Time};
+
+/// Bytes of writes that the workers may be behind; further writes wait.
+const WRITE_BACKLOG_BYTES_MAX: usize = 64 << 20;
 
 /// How a coordinator runs.
 #[derive(Clone, Debug)]
@@ -109,7 +124,25 @@ pub enum ReadBound {
 
 /// Runs relations on workers. Clones share one coordinator.
 #[derive(Clone)]
-pub struct Coordinator {}
+pub struct Coordinator {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    executor: Arc<Executor>,
+    relations: Arc<Relations>,
+    requests: Sender<Request>,
+    last_time: Arc<AtomicU64>,
+    sequencer: Mutex<Option<std::thread::JoinHandle<()>>>,
+    backlog: Mutex<Vec<Backlog>>,
+}
+
+/// A write that some workers have not closed yet.
+struct Backlog {
+    time: Time,
+    bytes: usize,
+    relations: Vec<RelationId>,
+}
 
 impl Coordinator {
     /// Starts clock, timeline and workers on a data directory; nothing is installed yet.
@@ -117,21 +150,66 @@ impl Coordinator {
     /// # Errors
     /// When another process holds the directory (55000), or its files are damaged (XX001).
     pub fn start(config: CoordinatorConfig, env: Env) -> Result<Coordinator> {
-        let _ = (config, env);
-        todo!()
+        let head = HeadFile::open(&config.data_dir)?;
+        let log = TimelineLog::open(&config.data_dir, env.clone())?;
+        let progress = Arc::new(Progress::default());
+        let relations = Arc::new(Relations::new(Arc::clone(&progress)));
+        let (requests, received) = channel();
+        let tick_wake = WakeOnce::default();
+        let tick = {
+            let (wake, requests) = (tick_wake.clone(), Mutex::new(requests.clone()));
+            Arc::new(move || {
+                if wake.set() {
+                    // The sequencer is gone when the server stops.
+                    let _ = lock(&requests).send(Request::Tick { answer: None });
+                }
+            })
+        };
+        let executor = Arc::new(Executor::start(ExecutorConfig { workers: config.workers, progress, tick })?);
+        let last_time = Arc::new(AtomicU64::new(0));
+        let sequencer = Sequencer {
+            env,
+            executor: Arc::clone(&executor),
+            relations: Arc::clone(&relations),
+            requests: received,
+            own_requests: requests.clone(),
+            tick_wake: tick_wake.clone(),
+            feed_wake: WakeOnce::default(),
+            head,
+            log,
+            last_time: Arc::clone(&last_time),
+            feeds: Vec::new(),
+            bindings: Default::default(),
+            waiting_for_feeds: Vec::new(),
+        };
+        let sequencer =
+            std::thread::Builder::new().name("sequencer".to_owned()).spawn(move || sequencer.run())?;
+        let inner = Inner {
+            executor,
+            relations,
+            requests,
+            last_time,
+            sequencer: Mutex::new(Some(sequencer)),
+            backlog: Mutex::default(),
+        };
+        Ok(Coordinator { inner: Arc::new(inner) })
     }
 
     /// Installs all relations of the catalog, upstream first, and replays the timeline into them.
     /// Called once, before any other statement. Reads wait by themselves until a view is filled.
+    ///
+    /// # Errors
+    /// XX001 when the timeline cannot be understood; what a relation cannot be started for.
     pub async fn recover(&self, relations: Vec<RelationSpec>) -> Result<()> {
-        let _ = relations;
-        todo!()
+        self.ask(|answer| Request::Recover { relations, answer }).await?
     }
 
     /// Starts a relation. All that it reads is installed. Returns at once; see [`Self::filled`].
+    ///
+    /// # Errors
+    /// 0A000 when a type of its columns cannot be kept.
     pub async fn install(&self, relation: RelationSpec) -> Result<()> {
-        let _ = relation;
-        todo!()
+        self.ask(|answer| Request::Install { relation, answer }).await?
     }
 
     /// Waits until the relation has taken in the history of its tables and views. Cancel safe.
@@ -139,14 +217,25 @@ impl Coordinator {
     /// # Errors
     /// The reason, when the job fails meanwhile.
     pub async fn filled(&self, relation: RelationId) -> Result<()> {
-        let _ = relation;
-        todo!()
+        let relations = &self.inner.relations;
+        relations
+            .progress()
+            .wait_for(|| match relations.kept(relation) {
+                Err(error) => Some(Err(error)),
+                Ok((shared, _)) => match relations.trouble(relation) {
+                    Some(error) => Some(Err(error)),
+                    None => shared.history_from().filter(|from| *from < shared.upper()).map(|_| Ok(())),
+                },
+            })
+            .await
     }
 
     /// Stops relations, dependents included by the caller, and frees what they hold.
+    ///
+    /// # Errors
+    /// 57P01 when the server is stopping.
     pub async fn uninstall(&self, relations: &[RelationId]) -> Result<()> {
-        let _ = relations;
-        todo!()
+        self.ask(|answer| Request::Uninstall { relations: relations.to_vec(), answer }).await?
     }
 
     /// Makes changes of ordinary tables durable at one new time and hands them to the workers.
@@ -155,8 +244,18 @@ impl Coordinator {
     /// # Errors
     /// When the log cannot be written: the write may or may not be there after a restart.
     pub async fn write(&self, writes: Vec<TableWrite>) -> Result<Time> {
-        let _ = writes;
-        todo!()
+        self.inner.relations.progress().wait_for(|| self.has_room().then_some(())).await;
+        let bytes = writes.iter().flat_map(|write| &write.changes).map(Chunk::bytes).sum();
+        let relations = writes.iter().flat_map(|write| self.inner.relations.with_dependents(write.table)).collect();
+        let time = self.ask(|answer| Request::Write { writes, answer }).await??;
+        lock(&self.inner.backlog).push(Backlog { time, bytes, relations });
+        Ok(time)
+    }
+
+    fn has_room(&self) -> bool {
+        let mut backlog = lock(&self.inner.backlog);
+        backlog.retain(|write| self.inner.relations.least_upper(&write.relations) <= write.time);
+        backlog.iter().map(|write| write.bytes).sum::<usize>() < WRITE_BACKLOG_BYTES_MAX
     }
 
     /// Chooses a time for reading the relations together, waits until all have closed it, and
@@ -167,35 +266,159 @@ impl Coordinator {
     /// 55000 when a relation failed or is blocked (not with [`ReadBound::Available`]); 72000 when
     /// the time asked for is no longer kept.
     pub async fn pin(&self, relations: &[RelationId], bound: ReadBound) -> Result<Pin> {
-        let _ = (relations, bound);
-        todo!()
+        let bound = match bound {
+            ReadBound::Strict => ReadBound::Latest { at_least: self.tick().await? },
+            other => other,
+        };
+        let progress = self.inner.relations.progress();
+        progress.wait_for(|| self.try_pin(relations, bound).transpose()).await
     }
 
-    /// Waits until all input accepted so far is visible in every view: writes, and what external
-    /// sources have given so far.
+    /// Hands out a time, now.
+    async fn tick(&self) -> Result<Time> {
+        self.ask(|answer| Request::Tick { answer: Some(answer) }).await?
+    }
+
+    /// A pin, if the time it needs is closed.
+    fn try_pin(&self, ids: &[RelationId], bound: ReadBound) -> Result<Option<Pin>> {
+        let relations = &self.inner.relations;
+        let available = matches!(bound, ReadBound::Available);
+        let mut parts = Vec::with_capacity(ids.len());
+        for id in ids {
+            parts.push((*id, relations.kept(*id)?));
+            if !available && let Some(error) = relations.trouble(*id) {
+                return Err(error);
+            }
+        }
+        let last = self.last_time();
+        let closed = parts.iter().map(|(_, (shared, _))| shared.upper()).min().unwrap_or(Time::MAX);
+        let newest = closed.previous().unwrap_or(Time::ZERO).min(last);
+        let mut whole_from = relations.floor();
+        for (_, (shared, _)) in &parts {
+            match shared.whole_from() {
+                Some(from) => whole_from = whole_from.max(from),
+                None if available => {}
+                None => return Ok(None),
+            }
+        }
+        let time = match bound {
+            ReadBound::Latest { at_least } if newest >= at_least.max(whole_from) => newest,
+            ReadBound::Available => newest,
+            ReadBound::At(time) if time > last => {
+                return Err(Error::new(SqlState::InvalidParameterValue, format!("time {time} has not come yet"))
+                    .hint("Use the time of an earlier answer."));
+            }
+            ReadBound::At(time) if time < whole_from => {
+                return Err(Error::new(SqlState::SnapshotTooOld, "snapshot too old")
+                    .detail(format!("Time {time} was asked for; the relation can be read from {whole_from} on."))
+                    .hint("Read again without a time."));
+            }
+            ReadBound::At(time) if newest >= time => time,
+            ReadBound::Latest { .. } | ReadBound::At(_) | ReadBound::Strict => return Ok(None),
+        };
+        let pin = Pin { inner: Arc::clone(&self.inner), time, parts: Vec::new() };
+        let pin = parts.into_iter().fold(pin, |mut pin, (id, (shared, layout))| {
+            shared.hold(time);
+            pin.parts.push(Part { id, shared, layout });
+            pin
+        });
+        // A worker may have given the time up just before the hold.
+        match pin.parts.iter().map(|part| part.shared.since()).max() {
+            Some(since) if since > time && !available => match bound {
+                ReadBound::At(_) => Err(Error::new(SqlState::SnapshotTooOld, "snapshot too old")
+                    .detail(format!("Time {time} was asked for; the oldest time that is kept is {since}."))
+                    .hint("Read again without a time.")),
+                _ => Ok(None),
+            },
+            _ => Ok(Some(pin)),
+        }
+    }
+
+    /// Waits until all input accepted so far is visible in every view: writes, and what the external
+    /// sources hold.
+    ///
+    /// # Errors
+    /// 57P01 when the server is stopping.
     pub async fn flush(&self) -> Result<Time> {
-        todo!()
+        self.ask(|answer| Request::AwaitFeeds { answer }).await?;
+        let time = self.tick().await?;
+        let relations = &self.inner.relations;
+        relations
+            .progress()
+            .wait_for(|| {
+                let behind = |id: &RelationId| {
+                    relations.trouble(*id).is_none()
+                        && relations
+                            .kept(*id)
+                            .is_ok_and(|(shared, _)| shared.upper() <= time || shared.whole_from().is_none())
+                };
+                (!relations.all_kept().iter().any(behind)).then_some(())
+            })
+            .await;
+        Ok(time)
     }
 
     /// The state of a relation; `None` when it is not installed.
     pub fn status(&self, relation: RelationId) -> Option<RelationStatus> {
-        let _ = relation;
-        todo!()
+        self.inner.relations.status(relation)
+    }
+
+    /// The last time handed out.
+    pub fn last_time(&self) -> Time {
+        Time::from_millis(self.inner.last_time.load(Ordering::Acquire))
     }
 
     /// Number of workers; a scan has one part for each.
     pub fn workers(&self) -> usize {
-        todo!()
+        self.inner.executor.workers()
     }
 
     /// Stops feeds and workers and closes the files.
     pub async fn shutdown(&self) {
-        todo!()
+        let inner = Arc::clone(&self.inner);
+        let stop = move || {
+            // A sequencer that is gone needs no word.
+            let _ = inner.requests.send(Request::Shutdown);
+            if let Some(thread) = lock(&inner.sequencer).take()
+                && thread.join().is_err()
+            {
+                tracing::error!("the sequencer ended by a panic");
+            }
+            inner.executor.shutdown();
+            inner.relations.progress().signal();
+        };
+        if tokio::task::spawn_blocking(stop).await.is_err() {
+            tracing::error!("stopping the workers failed");
+        }
+    }
+
+    async fn ask<T>(&self, request: impl FnOnce(oneshot::Sender<T>) -> Request) -> Result<T> {
+        let (answer, answered) = oneshot::channel();
+        self.inner.requests.send(request(answer)).map_err(|_| stopping())?;
+        answered.await.map_err(|_| stopping())
     }
 }
 
 /// A time kept readable for some relations.
-pub struct Pin {}
+pub struct Pin {
+    inner: Arc<Inner>,
+    time: Time,
+    parts: Vec<Part>,
+}
+
+struct Part {
+    id: RelationId,
+    shared: Arc<RelationShared>,
+    layout: Arc<Layout>,
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        for part in &self.parts {
+            part.shared.release(self.time);
+        }
+    }
+}
 
 /// What to read of a relation.
 #[derive(Clone)]
@@ -222,27 +445,79 @@ pub struct Page {
 impl Pin {
     /// The time that is read.
     pub fn time(&self) -> Time {
-        todo!()
+        self.time
     }
 
     /// The next page of the rows that `worker` keeps, from the start or from another page's
     /// `next`. Pages of worker 0, then 1, ... give the whole relation in (key group, key) order.
     /// `next` fits only the same relation; it may be used again with a later pin.
+    ///
+    /// # Errors
+    /// 72000 when the time is no longer kept; what the predicate fails with.
     pub async fn page(&self, request: &PageRequest, worker: usize, start: Option<Vec<u8>>) -> Result<Page> {
-        let _ = (request, worker, start);
-        todo!()
+        let start = start.map(|bytes| Cursor::from_bytes(&bytes)).transpose()?;
+        let answer = self.peek(request, worker, PeekRange::Page { start, rows_max: request.rows_max.max(1) }).await?;
+        Ok(Page { rows: answer.rows, next: answer.next.map(|cursor| cursor.to_bytes()) })
     }
 
     /// The worker at which a scan that ended with `next` goes on.
+    ///
+    /// # Errors
+    /// 22023 when it is not a place that a page gave.
     pub fn worker_of(&self, next: &[u8]) -> Result<usize> {
-        let _ = next;
-        todo!()
+        Ok(Cursor::from_bytes(next)?.group.worker(self.inner.executor.workers()))
     }
 
     /// The rows with the given keys: `keys` has the relation's key columns, in key order, with
     /// their exact types. Absent keys give no row; the order is not that of the keys.
+    ///
+    /// # Errors
+    /// As for [`Self::page`].
     pub async fn lookup(&self, request: &PageRequest, keys: &RecordBatch) -> Result<RecordBatch> {
-        let _ = (request, keys);
-        todo!()
+        let layout = &self.part(request.relation)?.layout;
+        let encoded = layout.encode_bare_keys(keys)?;
+        let workers = self.inner.executor.workers();
+        let mut by_worker: Vec<Vec<Vec<u8>>> = vec![Vec::new(); workers];
+        for row in 0..encoded.len() {
+            let key = encoded.row(row);
+            by_worker[KeyGroup::of(key).worker(workers)].push(key.to_vec());
+        }
+        for keys in &mut by_worker {
+            keys.sort_unstable();
+            keys.dedup();
+        }
+        let schema = Arc::new(layout.schema().project(&request.projection)?);
+        let mut found = Vec::new();
+        for (worker, keys) in by_worker.into_iter().enumerate().filter(|(_, keys)| !keys.is_empty()) {
+            found.push(self.peek(request, worker, PeekRange::Keys(keys)).await?.rows);
+        }
+        Ok(concat_batches(&schema, &found)?)
+    }
+
+    /// The columns that make the relation's key, in key order; all columns when no unique key is
+    /// known.
+    ///
+    /// # Errors
+    /// 42P01 when the relation is not one of the pin.
+    pub fn key_columns(&self, relation: RelationId) -> Result<&[usize]> {
+        Ok(self.part(relation)?.layout.key_columns())
+    }
+
+    fn part(&self, relation: RelationId) -> Result<&Part> {
+        self.parts.iter().find(|part| part.id == relation).ok_or_else(gone)
+    }
+
+    async fn peek(&self, request: &PageRequest, worker: usize, range: PeekRange) -> Result<PeekAnswer> {
+        let part = self.part(request.relation)?;
+        let (answer, answered) = oneshot::channel();
+        let peek = Peek {
+            relation: part.id,
+            time: self.time,
+            range,
+            selection: Selection { projection: request.projection.clone(), predicate: request.predicate.clone() },
+            answer: Mutex::new(Some(answer)),
+        };
+        self.inner.executor.send(worker, WorkerCommand::Peek(Arc::new(peek)));
+        answered.await.map_err(|_| stopping())?
     }
 }

@@ -1,7 +1,22 @@
 //! Worker threads and what runs on them: timely dataflows built from a [`plan::JobPlan`].
 //!
+//! ```text
+//! JobPlan ─ build ─▶ dataflow on every worker: imports → operators → arrangement
+//!                          ▲ commands, in one order            │ peeks, uppers, follower edges
+//! ```
+//!
+//! Operators are plain structs behind [`operators::Operator`]; only `dataflow/` names timely.
 //! Deliberately absent: SQL text, connectors by name, wire formats.
 
 mod aggregate_types;
+pub mod aggregates;
+pub(crate) mod arrangement;
+mod dataflow;
+pub mod operators;
 pub mod plan;
 pub mod source;
+pub(crate) mod relation;
+
+pub(crate) use dataflow::{
+    Executor, ExecutorConfig, FeedId, FeedInput, ImportKind, JobSpec, Peek, PeekAnswer, PeekRange, WorkerCommand,
+};

@@ -1,0 +1,229 @@
+//! What runs: the relations that are installed, what stands on what, and how far each is.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+use super::coordinator::{RelationKind, RelationSpec, RelationState, RelationStatus};
+use crate::exec::arrangement::Layout;
+use crate::exec::plan::{JobPlan, OperatorSpec};
+use crate::exec::relation::{Progress, RelationShared, lock};
+use crate::exec::source::Source;
+use crate::exec::ImportKind;
+use crate::types::{Error, RelationId, Result, SqlState, Time};
+
+/// A relation that is installed.
+pub(super) struct Installed {
+    spec: RelationSpec,
+    shared: Arc<RelationShared>,
+    /// How its rows are kept; `None` for external tables, which keep none.
+    layout: Option<Arc<Layout>>,
+    imports: Vec<RelationId>,
+    since_millis: u64,
+}
+
+impl Installed {
+    /// An external table.
+    pub(super) fn external(spec: RelationSpec, as_of: Time) -> Installed {
+        let shared = RelationShared::new(spec.id, spec.qualified_name.clone(), 0, 0, 0, as_of);
+        Installed { spec, shared: Arc::new(shared), layout: None, imports: Vec::new(), since_millis: as_of.as_millis() }
+    }
+
+    /// A relation whose rows are kept.
+    pub(super) fn kept(
+        spec: RelationSpec,
+        plan: Arc<JobPlan>,
+        imports: &HashMap<RelationId, ImportKind>,
+        workers: usize,
+        as_of: Time,
+    ) -> Result<Installed> {
+        let (mut edges, mut feeds) = (0, 0);
+        for node in &plan.nodes {
+            if let OperatorSpec::Import { relation, .. } = &node.operator {
+                match imports.get(relation) {
+                    Some(ImportKind::Edge) => edges += 1,
+                    Some(ImportKind::Feed { .. }) => feeds += 1,
+                    None => return Err(Error::internal(format!("the plan imports {relation}, which is not there"))),
+                }
+            }
+        }
+        let shared = RelationShared::new(spec.id, spec.qualified_name.clone(), workers, edges, feeds, as_of);
+        let layout = Layout::new(Arc::clone(plan.schema()), &plan.key)?;
+        let imports = plan.imports().into_iter().filter(|id| *id != spec.id).collect();
+        Ok(Installed {
+            spec,
+            shared: Arc::new(shared),
+            layout: Some(Arc::new(layout)),
+            imports,
+            since_millis: as_of.as_millis(),
+        })
+    }
+
+    pub(super) fn shared(&self) -> &Arc<RelationShared> {
+        &self.shared
+    }
+}
+
+/// All of them. Sections under its lock are short and never wait.
+pub(super) struct Relations {
+    installed: Mutex<BTreeMap<RelationId, Installed>>,
+    progress: Arc<Progress>,
+    /// No read goes back before this time: the first after a restart.
+    floor: Mutex<Time>,
+}
+
+impl Relations {
+    pub(super) fn new(progress: Arc<Progress>) -> Relations {
+        Relations { installed: Mutex::default(), progress, floor: Mutex::new(Time::ZERO) }
+    }
+
+    pub(super) fn progress(&self) -> &Progress {
+        &self.progress
+    }
+
+    pub(super) fn floor(&self) -> Time {
+        *lock(&self.floor)
+    }
+
+    pub(super) fn set_floor(&self, time: Time) {
+        *lock(&self.floor) = time;
+    }
+
+    pub(super) fn insert(&self, relation: Installed) {
+        lock(&self.installed).insert(relation.spec.id, relation);
+    }
+
+    pub(super) fn remove(&self, id: RelationId) {
+        lock(&self.installed).remove(&id);
+    }
+
+    /// Shared state and layout of a relation whose rows are kept.
+    ///
+    /// # Errors
+    /// 42P01 when it is not installed; 42809 when it keeps no rows.
+    pub(super) fn kept(&self, id: RelationId) -> Result<(Arc<RelationShared>, Arc<Layout>)> {
+        let installed = lock(&self.installed);
+        let relation = installed.get(&id).ok_or_else(gone)?;
+        let layout = relation.layout.as_ref().ok_or_else(|| {
+            Error::new(SqlState::WrongObjectType, format!("{} keeps no rows", relation.spec.qualified_name))
+                .hint("Make a materialized view over it and read that.")
+        })?;
+        Ok((Arc::clone(&relation.shared), Arc::clone(layout)))
+    }
+
+    /// The source of an external table; `None` for other relations.
+    ///
+    /// # Errors
+    /// 42P01 when it is not installed.
+    pub(super) fn source(&self, id: RelationId) -> Result<Option<Arc<dyn Source>>> {
+        match &lock(&self.installed).get(&id).ok_or_else(gone)?.spec.kind {
+            RelationKind::External { source } => Ok(Some(Arc::clone(source))),
+            RelationKind::Table { .. } | RelationKind::View { .. } => Ok(None),
+        }
+    }
+
+    /// How far the slowest of some jobs is; failed ones hold nobody back.
+    pub(super) fn least_upper(&self, ids: &[RelationId]) -> Time {
+        let installed = lock(&self.installed);
+        let uppers = ids.iter().filter_map(|id| installed.get(id)).filter(|r| r.shared.failure().is_none());
+        uppers.map(|relation| relation.shared.upper()).min().unwrap_or(Time::MAX)
+    }
+
+    /// How far the slowest of all relations with rows is.
+    pub(super) fn least_upper_of_all(&self) -> Time {
+        self.least_upper(&self.all_kept())
+    }
+
+    /// All relations whose rows are kept.
+    pub(super) fn all_kept(&self) -> Vec<RelationId> {
+        lock(&self.installed).iter().filter(|(_, r)| r.layout.is_some()).map(|(id, _)| *id).collect()
+    }
+
+    /// A relation and all that stands on it.
+    pub(super) fn with_dependents(&self, id: RelationId) -> Vec<RelationId> {
+        let installed = lock(&self.installed);
+        let mut found = vec![id];
+        // Dependents have greater numbers, so one pass finds them all.
+        for (candidate, relation) in installed.range(id..) {
+            if relation.imports.iter().any(|import| found.contains(import)) {
+                found.push(*candidate);
+            }
+        }
+        found
+    }
+
+    /// An external table cannot be read: it and the jobs that read it fail.
+    pub(super) fn fail_external(&self, table: RelationId, jobs: &[RelationId], error: &Error) {
+        let installed = lock(&self.installed);
+        for relation in std::iter::once(&table).chain(jobs).filter_map(|id| installed.get(id)) {
+            if relation.shared.fail(error.clone()) {
+                tracing::warn!(job = %relation.shared.name, error = ?error, "a source cannot be read");
+            }
+        }
+        self.progress.signal();
+    }
+
+    /// Why a relation cannot be read: its own failure, or that of what it stands on.
+    pub(super) fn trouble(&self, id: RelationId) -> Option<Error> {
+        let installed = lock(&self.installed);
+        let (at, error) = failure(&installed, id)?;
+        let name = |id: RelationId| installed.get(&id).map_or_else(|| id.to_string(), |r| r.spec.qualified_name.clone());
+        let message = if at == id {
+            format!("{} has failed", name(id))
+        } else {
+            format!("{} is blocked: {} has failed", name(id), name(at))
+        };
+        Some(
+            Error::new(SqlState::ObjectNotReady, message)
+                .detail(format!("{} ({})", error.message(), error.code().code()))
+                .hint(format!(
+                    "Drop {} and create it again without the cause, or SET clink.read = 'available' to read the last \
+                     answer that is known.",
+                    name(at)
+                )),
+        )
+    }
+
+    /// Where a relation stands.
+    pub(super) fn status(&self, id: RelationId) -> Option<RelationStatus> {
+        let installed = lock(&self.installed);
+        let relation = installed.get(&id)?;
+        let state = match failure(&installed, id) {
+            Some((at, error)) if at == id => RelationState::Failed(error),
+            Some((at, error)) => RelationState::Blocked(at, error),
+            None if relation.layout.is_some() && !is_whole(relation) => RelationState::Filling,
+            None => RelationState::Running,
+        };
+        let (rows_in, rows_out) = relation.shared.counts();
+        Some(RelationStatus {
+            state,
+            since_millis: relation.since_millis,
+            rows_in,
+            rows_out,
+            upper: relation.shared.upper(),
+        })
+    }
+}
+
+fn is_whole(relation: &Installed) -> bool {
+    relation.shared.whole_from().is_some_and(|from| from < relation.shared.upper())
+}
+
+/// The first failure among a relation and all that it stands on.
+fn failure(installed: &BTreeMap<RelationId, Installed>, id: RelationId) -> Option<(RelationId, Error)> {
+    let mut seen = HashSet::new();
+    let mut open = vec![id];
+    while let Some(id) = open.pop() {
+        let Some(relation) = installed.get(&id).filter(|_| seen.insert(id)) else { continue };
+        if let Some(error) = relation.shared.failure() {
+            return Some((id, error));
+        }
+        open.extend(&relation.imports);
+    }
+    None
+}
+
+/// What a reader gets whose relation was dropped.
+pub(super) fn gone() -> Error {
+    Error::new(SqlState::UndefinedTable, "the relation does not exist any more")
+        .hint("SHOW TABLES and SHOW VIEWS list what there is.")
+}

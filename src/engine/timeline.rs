@@ -1,0 +1,314 @@
+//! The timeline log: which rows became part of the database at which time.
+//!
+//! One record a tick with data, appended and, when it holds rows of DML, synced before anybody is told.
+//! A record is
+//!
+//! ```text
+//! [u32 LE length of payload][u32 LE CRC-32 of payload][payload]
+//! payload: [u8 version = 1][u64 LE time]
+//!          [u32 LE number of bindings] then each [u64 LE table][u64 LE end offset]
+//!          [u32 LE number of tables]   then each [u64 LE table][u32 LE length][Arrow IPC stream]
+//! ```
+//!
+//! The IPC stream has the table's columns and a last column `__diff`. A crash can cut the last record
+//! short: opening cuts such a tail off, and only a tail; a record that is damaged with whole ones behind
+//! it is an error. Once an append or sync failed, nothing more is appended: what the file holds is then
+//! known only by reading it again.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, RecordBatch};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use arrow::ipc::reader::StreamReader;
+use arrow::ipc::writer::StreamWriter;
+
+use crate::env::Env;
+use crate::exec::source::Offset;
+use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time};
+
+const VERSION: u8 = 1;
+const DIFF_COLUMN: &str = "__diff";
+/// No record is longer: a length beyond it is damage.
+const RECORD_BYTES_MAX: u32 = 1 << 30;
+
+/// What became part of the database at one time.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) time: Time,
+    /// Up to where external tables were read.
+    pub(crate) bindings: Vec<(RelationId, Offset)>,
+    /// Changes of ordinary tables.
+    pub(crate) writes: Vec<(RelationId, Vec<Chunk>)>,
+}
+
+/// The log, open for appending.
+pub(crate) struct TimelineLog {
+    path: PathBuf,
+    file: File,
+    env: Env,
+    failed: Option<Error>,
+}
+
+impl TimelineLog {
+    /// Opens the log, cutting off a record that a crash left unfinished.
+    ///
+    /// # Errors
+    /// XX001 when it is damaged before its tail.
+    pub(crate) fn open(directory: &Path, env: Env) -> Result<TimelineLog> {
+        let path = directory.join("timeline.log");
+        let mut file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(&path)?;
+        let whole = scan(&path, &mut file, &mut |_| Ok(()))?;
+        if file.metadata()?.len() > whole {
+            tracing::warn!(path = %path.display(), bytes = whole, "cut off a record that was not finished");
+            file.set_len(whole)?;
+            file.sync_all()?;
+        }
+        File::open(directory)?.sync_all()?;
+        file.seek(SeekFrom::Start(whole))?;
+        Ok(TimelineLog { path, file, env, failed: None })
+    }
+
+    /// Gives every record to `visit`, oldest first.
+    ///
+    /// # Errors
+    /// The error of `visit`, or XX001 when a record cannot be understood.
+    pub(crate) fn replay(&self, visit: &mut dyn FnMut(Record) -> Result<()>) -> Result<()> {
+        let mut file = File::open(&self.path)?;
+        scan(&self.path, &mut file, &mut |payload| visit(decode(payload)?))?;
+        Ok(())
+    }
+
+    /// Appends a record; with `sync`, it is durable afterwards.
+    ///
+    /// # Errors
+    /// When it may or may not be there; then every later call fails too.
+    pub(crate) fn append(&mut self, record: &Record, sync: bool) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.try_append(record, sync).map_err(|error| {
+            let error = Error::new(error.code(), format!("the timeline log cannot be written: {error}"))
+                .detail("Whether the last change is in the log is known only after a restart.")
+                .hint("See to the disk of the data directory, then restart the server.");
+            self.failed = Some(error.clone());
+            error
+        })
+    }
+
+    fn try_append(&mut self, record: &Record, sync: bool) -> Result<()> {
+        let payload = encode(record)?;
+        let length = u32::try_from(payload.len()).ok().filter(|length| *length <= RECORD_BYTES_MAX).ok_or_else(|| {
+            Error::new(SqlState::ProgramLimitExceeded, "a transaction's changes exceed 1 GiB")
+                .hint("Write fewer rows at a time.")
+        })?;
+        self.env.failpoints().pass("timeline.append")?;
+        let mut bytes = Vec::with_capacity(payload.len() + 8);
+        bytes.extend_from_slice(&length.to_le_bytes());
+        bytes.extend_from_slice(&crc32fast::hash(&payload).to_le_bytes());
+        bytes.extend_from_slice(&payload);
+        self.file.write_all(&bytes)?;
+        if sync {
+            self.env.failpoints().pass("timeline.sync")?;
+            self.file.sync_data()?;
+        }
+        Ok(())
+    }
+}
+
+/// Gives the payload of every whole record to `visit` and returns where the last of them ends.
+fn scan(path: &Path, file: &mut File, visit: &mut dyn FnMut(&[u8]) -> Result<()>) -> Result<u64> {
+    let total = file.metadata()?.len();
+    file.seek(SeekFrom::Start(0))?;
+    let mut reader = BufReader::with_capacity(1 << 20, file);
+    let (mut position, mut payload) = (0_u64, Vec::new());
+    loop {
+        let mut header = [0; 8];
+        if total - position < 8 {
+            return Ok(position);
+        }
+        reader.read_exact(&mut header)?;
+        let (length, crc) = header.split_at(4);
+        let length = u32::from_le_bytes(length.try_into().map_err(|_| Error::internal("four bytes"))?);
+        let crc = u32::from_le_bytes(crc.try_into().map_err(|_| Error::internal("four bytes"))?);
+        let end = position + 8 + u64::from(length);
+        if end > total {
+            return Ok(position);
+        }
+        payload.resize(length as usize, 0);
+        reader.read_exact(&mut payload)?;
+        if length == 0 || length > RECORD_BYTES_MAX || crc32fast::hash(&payload) != crc {
+            if end == total {
+                return Ok(position);
+            }
+            return Err(damaged(path, position));
+        }
+        visit(&payload)?;
+        position = end;
+    }
+}
+
+fn damaged(path: &Path, position: u64) -> Error {
+    Error::new(SqlState::DataCorrupted, format!("{} is damaged at byte {position}", path.display()))
+        .detail("Whole records may follow, so the damage is not that of a crash.")
+        .hint("Restore the data directory from a copy.")
+}
+
+fn encode(record: &Record) -> Result<Vec<u8>> {
+    let mut out = vec![VERSION];
+    out.extend_from_slice(&record.time.as_millis().to_le_bytes());
+    out.extend_from_slice(&(record.bindings.len() as u32).to_le_bytes());
+    for (table, offset) in &record.bindings {
+        out.extend_from_slice(&table.0.to_le_bytes());
+        out.extend_from_slice(&offset.0.to_le_bytes());
+    }
+    out.extend_from_slice(&(record.writes.len() as u32).to_le_bytes());
+    for (table, chunks) in &record.writes {
+        let bytes = encode_chunks(chunks)?;
+        out.extend_from_slice(&table.0.to_le_bytes());
+        out.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
+        out.extend_from_slice(&bytes);
+    }
+    Ok(out)
+}
+
+fn encode_chunks(chunks: &[Chunk]) -> Result<Vec<u8>> {
+    let Some(first) = chunks.first() else { return Ok(Vec::new()) };
+    let (batch, diffs) = Chunk::concat(&first.schema(), chunks)?;
+    let mut fields = first.schema().fields().to_vec();
+    fields.push(Arc::new(Field::new(DIFF_COLUMN, DataType::Int64, false)));
+    let schema = Arc::new(Schema::new(fields));
+    let mut columns: Vec<ArrayRef> = batch.columns().to_vec();
+    columns.push(Arc::new(diffs));
+    let batch = RecordBatch::try_new(Arc::clone(&schema), columns)?;
+    let mut writer = StreamWriter::try_new(Vec::new(), &schema)?;
+    writer.write(&batch)?;
+    Ok(writer.into_inner()?)
+}
+
+fn decode(payload: &[u8]) -> Result<Record> {
+    let mut rest = payload;
+    let [version] = take(&mut rest)?;
+    if version != VERSION {
+        return Err(Error::new(SqlState::DataCorrupted, format!("the timeline log has a record of version {version}"))
+            .hint("Start the program version that wrote it."));
+    }
+    let time = Time::from_millis(u64::from_le_bytes(take(&mut rest)?));
+    let mut bindings = Vec::new();
+    for _ in 0..u32::from_le_bytes(take(&mut rest)?) {
+        let table = RelationId(u64::from_le_bytes(take(&mut rest)?));
+        bindings.push((table, Offset(u64::from_le_bytes(take(&mut rest)?))));
+    }
+    let mut writes = Vec::new();
+    for _ in 0..u32::from_le_bytes(take(&mut rest)?) {
+        let table = RelationId(u64::from_le_bytes(take(&mut rest)?));
+        let length = u32::from_le_bytes(take(&mut rest)?) as usize;
+        if rest.len() < length {
+            return Err(short());
+        }
+        let (bytes, behind) = rest.split_at(length);
+        rest = behind;
+        writes.push((table, decode_chunks(bytes)?));
+    }
+    Ok(Record { time, bindings, writes })
+}
+
+fn decode_chunks(bytes: &[u8]) -> Result<Vec<Chunk>> {
+    let mut chunks = Vec::new();
+    if bytes.is_empty() {
+        return Ok(chunks);
+    }
+    for batch in StreamReader::try_new(bytes, None)? {
+        let batch = batch?;
+        let last = batch.num_columns().checked_sub(1).ok_or_else(short)?;
+        let diffs = batch.column(last).as_primitive_opt::<Int64Type>().ok_or_else(short)?.clone();
+        let rows = batch.project(&(0..last).collect::<Vec<_>>())?;
+        chunks.extend(Chunk::changes(&rows, &diffs));
+    }
+    Ok(chunks)
+}
+
+fn short() -> Error {
+    Error::new(SqlState::DataCorrupted, "a record of the timeline log is cut short")
+}
+
+fn take<const N: usize>(input: &mut &[u8]) -> Result<[u8; N]> {
+    let (bytes, rest) = input.split_first_chunk::<N>().ok_or_else(short)?;
+    *input = rest;
+    Ok(*bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int64Array;
+
+    use super::*;
+
+    fn record(time: u64, value: i64) -> Record {
+        let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int64, true)]));
+        let rows = RecordBatch::try_new(schema, vec![Arc::new(Int64Array::from(vec![Some(value), None]))]).expect("fits");
+        Record {
+            time: Time::from_millis(time),
+            bindings: vec![(RelationId(4), Offset(time * 10))],
+            writes: vec![(RelationId(7), Chunk::changes(&rows, &Int64Array::from(vec![1, -2])))],
+        }
+    }
+
+    fn times(log: &TimelineLog) -> Vec<u64> {
+        let mut times = Vec::new();
+        log.replay(&mut |record| {
+            assert_eq!(record.bindings, vec![(RelationId(4), Offset(record.time.as_millis() * 10))]);
+            assert_eq!(record.writes[0].1[0].diffs().map(|d| d.values().to_vec()), Some(vec![1, -2]));
+            times.push(record.time.as_millis());
+            Ok(())
+        })
+        .expect("readable");
+        times
+    }
+
+    #[test]
+    fn a_cut_at_any_byte_loses_the_last_record_only() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("timeline.log");
+        let mut log = TimelineLog::open(directory.path(), Env::system()).expect("opens");
+        log.append(&record(1, 10), true).expect("appends");
+        let first = std::fs::metadata(&path).expect("there").len();
+        log.append(&record(2, 20), true).expect("appends");
+        drop(log);
+        let bytes = std::fs::read(&path).expect("readable");
+        for cut in first..bytes.len() as u64 {
+            std::fs::write(&path, &bytes[..cut as usize]).expect("writable");
+            let mut log = TimelineLog::open(directory.path(), Env::system()).expect("a tail is cut off");
+            assert_eq!(times(&log), vec![1]);
+            log.append(&record(3, 30), true).expect("appends");
+            assert_eq!(times(&log), vec![1, 3]);
+        }
+    }
+
+    #[test]
+    fn damage_before_the_tail_is_an_error() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("timeline.log");
+        let mut log = TimelineLog::open(directory.path(), Env::system()).expect("opens");
+        log.append(&record(1, 10), true).expect("appends");
+        log.append(&record(2, 20), true).expect("appends");
+        drop(log);
+        let mut bytes = std::fs::read(&path).expect("readable");
+        bytes[20] ^= 1;
+        std::fs::write(&path, &bytes).expect("writable");
+        let error = TimelineLog::open(directory.path(), Env::system()).err().expect("damaged");
+        assert_eq!(error.code(), SqlState::DataCorrupted);
+    }
+
+    #[test]
+    fn after_a_failed_sync_nothing_more_is_taken() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let env = Env::system();
+        let mut log = TimelineLog::open(directory.path(), env.clone()).expect("opens");
+        env.failpoints().arm("timeline.sync", 0);
+        assert!(log.append(&record(1, 10), true).is_err());
+        assert!(log.append(&record(2, 20), true).is_err());
+    }
+}

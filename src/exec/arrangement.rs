@@ -1,0 +1,570 @@
+//! A relation's present rows on one worker, and how they were a moment ago.
+//!
+//! Rows are kept per key group in key order. A closed time is applied key group by key group, in
+//! slices, and leaves an *undo batch*: what each changed key was before. A read at an older time takes
+//! the present rows and undoes, for its own range, what came after. So readers wait for nobody and
+//! nobody waits for them, also while a time is half applied: that time's undo batch is there first.
+//!
+//! Undo batches are kept for [`RETAIN_MILLIS`] and as long as a reader holds their time, up to
+//! [`HISTORY_BYTES_MAX`]; a reader beyond that is told that its snapshot is too old.
+//!
+//! Stored as value state `rows`: `[i64 count][encoded columns outside of the key]` by encoded key.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
+
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::compute::{filter_record_batch, take_record_batch};
+use arrow::datatypes::SchemaRef;
+use datafusion::physical_expr::PhysicalExpr;
+
+use super::operators::{Context, Operator, Step};
+use super::relation::from_datafusion;
+use crate::state::{Encoded, RowCodec, WriteBatch, split_value_key, value_key};
+use crate::types::{Chunk, Error, KEY_GROUPS, KeyGroup, OperatorId, Result, SqlState, Time};
+
+/// How long the past stays readable without a hold.
+const RETAIN_MILLIS: u64 = 1_000;
+/// How many bytes of the past are kept for readers that hold it.
+const HISTORY_BYTES_MAX: usize = 256 << 20;
+/// Undo entries freed in one go: freeing is work too.
+const FREED_ENTRIES_MAX: usize = 8_192;
+/// Changes or rows between two looks at the clock.
+const ROWS_PER_LOOK: usize = 1_024;
+
+const SLOT_NAME: &str = "rows";
+
+type Bytes = Box<[u8]>;
+
+/// What a key stands for: the encoded columns outside of the key, and how many such rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    value: Bytes,
+    count: i64,
+}
+
+/// What some keys were before a time, in order of (key group, key).
+#[derive(Debug)]
+struct UndoBatch {
+    time: Time,
+    entries: Vec<(KeyGroup, Bytes, Option<Entry>)>,
+    bytes: usize,
+}
+
+/// The changes of one time as they came, for those who follow.
+#[derive(Debug)]
+pub(crate) struct TimeChanges {
+    pub(crate) time: Time,
+    /// Chunks, each with its rows' encoded keys.
+    pub(crate) chunks: Vec<(Chunk, Encoded)>,
+}
+
+/// A place in a relation: behind the row with this key. Ordered by key group, then key.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Cursor {
+    pub(crate) group: KeyGroup,
+    pub(crate) key: Vec<u8>,
+}
+
+impl Cursor {
+    /// The bytes of [`Self::from_bytes`]: `[key group u8][key]`.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![self.group.index() as u8];
+        bytes.extend_from_slice(&self.key);
+        bytes
+    }
+
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Cursor> {
+        match bytes.split_first() {
+            Some((group, key)) if usize::from(*group) < KEY_GROUPS => {
+                Ok(Cursor { group: KeyGroup::new(usize::from(*group)), key: key.to_vec() })
+            }
+            _ => Err(Error::new(SqlState::InvalidParameterValue, "the cursor is not one that a scan gave")
+                .hint("Use the cursor of an earlier answer as it is, or leave it out to start from the beginning.")),
+        }
+    }
+}
+
+/// What a read wants of each row.
+#[derive(Clone)]
+pub(crate) struct Selection {
+    pub(crate) projection: Vec<usize>,
+    pub(crate) predicate: Option<Arc<dyn PhysicalExpr>>,
+}
+
+/// A relation's rows on one worker.
+pub(crate) struct Arrangement {
+    operator: OperatorId,
+    layout: Layout,
+    groups: Vec<BTreeMap<Bytes, Entry>>,
+    history: VecDeque<UndoBatch>,
+    history_bytes: usize,
+    trash: Vec<Vec<(KeyGroup, Bytes, Option<Entry>)>>,
+    upper: Time,
+    since: Time,
+    staged: Staged,
+    track: bool,
+    changed_rows: usize,
+}
+
+/// How rows are cut into key and value.
+pub(crate) struct Layout {
+    schema: SchemaRef,
+    key_columns: Vec<usize>,
+    value_columns: Vec<usize>,
+    key_codec: RowCodec,
+    value_codec: RowCodec,
+    /// The key says which row it is; otherwise it is the whole row and a count says how many.
+    unique: bool,
+}
+
+/// The changes of the time that closes next.
+#[derive(Default)]
+struct Staged {
+    waiting: VecDeque<Chunk>,
+    chunks: Vec<(Chunk, Encoded)>,
+    values: Vec<Encoded>,
+    // Per key group: (chunk, row, diff).
+    buckets: Vec<Vec<(u32, u32, i64)>>,
+    next_bucket: usize,
+}
+
+impl Layout {
+    /// # Errors
+    /// 0A000 when a column cannot be kept.
+    pub(crate) fn new(schema: SchemaRef, key: &[usize]) -> Result<Layout> {
+        let all: Vec<usize> = (0..schema.fields().len()).collect();
+        let unique = !key.is_empty();
+        let key_columns = if unique { key.to_vec() } else { all.clone() };
+        let value_columns: Vec<usize> = all.into_iter().filter(|column| !key_columns.contains(column)).collect();
+        let types = |columns: &[usize]| -> Vec<_> {
+            columns.iter().map(|column| schema.field(*column).data_type().clone()).collect()
+        };
+        let (key_types, value_types) = (types(&key_columns), types(&value_columns));
+        let key_codec = if unique { RowCodec::for_keys(&key_types)? } else { RowCodec::for_rows(&key_types)? };
+        Ok(Layout { value_codec: RowCodec::for_rows(&value_types)?, schema, key_columns, value_columns, key_codec, unique })
+    }
+
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// The columns that make the key: those of the unique key, or all.
+    pub(crate) fn key_columns(&self) -> &[usize] {
+        &self.key_columns
+    }
+
+    /// The encoded keys of rows with all columns.
+    pub(crate) fn encode_keys(&self, batch: &RecordBatch) -> Result<Encoded> {
+        self.key_codec.encode(&columns(batch, &self.key_columns), batch.num_rows())
+    }
+
+    /// The encoded keys of rows that have the key columns alone, in key order.
+    pub(crate) fn encode_bare_keys(&self, keys: &RecordBatch) -> Result<Encoded> {
+        self.key_codec.encode(keys.columns(), keys.num_rows())
+    }
+
+    /// Rows as a batch: filtered, each as often as it is there, projected.
+    fn decode(&self, rows: &[(&[u8], &Entry)], selection: &Selection) -> Result<RecordBatch> {
+        let mut all: Vec<Option<ArrayRef>> = vec![None; self.schema.fields().len()];
+        let keys = self.key_codec.decode(rows.iter().map(|(key, _)| *key))?;
+        for (column, array) in self.key_columns.iter().zip(keys) {
+            all[*column] = Some(array);
+        }
+        if selection.predicate.is_some() || selection.projection.iter().any(|c| self.value_columns.contains(c)) {
+            let values = self.value_codec.decode(rows.iter().map(|(_, entry)| &*entry.value))?;
+            for (column, array) in self.value_columns.iter().zip(values) {
+                all[*column] = Some(array);
+            }
+        }
+        let mut picks = None;
+        if rows.iter().any(|(_, entry)| entry.count != 1) {
+            let repeated = rows.iter().enumerate().flat_map(|(row, (_, entry))| {
+                std::iter::repeat_n(row as u32, usize::try_from(entry.count).unwrap_or(0))
+            });
+            picks = Some(UInt32Array::from_iter_values(repeated));
+        }
+        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
+        let mut batch = if selection.predicate.is_some() {
+            let columns: Option<Vec<ArrayRef>> = all.into_iter().collect();
+            let columns = columns.ok_or_else(|| Error::internal("a column of the relation is missing"))?;
+            RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?
+        } else {
+            let columns: Option<Vec<ArrayRef>> = selection.projection.iter().map(|c| all[*c].clone()).collect();
+            let columns = columns.ok_or_else(|| Error::internal("a column of the relation is missing"))?;
+            let schema = Arc::new(self.schema.project(&selection.projection)?);
+            RecordBatch::try_new_with_options(schema, columns, &options)?
+        };
+        if let Some(picks) = &picks {
+            batch = take_record_batch(&batch, picks)?;
+        }
+        if let Some(predicate) = &selection.predicate {
+            let mask = predicate
+                .evaluate(&batch)
+                .and_then(|value| value.into_array(batch.num_rows()))
+                .map_err(from_datafusion)?;
+            let mask = arrow::array::AsArray::as_boolean_opt(&mask)
+                .ok_or_else(|| Error::internal("a predicate is not boolean"))?;
+            batch = filter_record_batch(&batch, mask)?.project(&selection.projection)?;
+        }
+        Ok(batch)
+    }
+}
+
+fn columns(batch: &RecordBatch, wanted: &[usize]) -> Vec<ArrayRef> {
+    wanted.iter().map(|column| Arc::clone(batch.column(*column))).collect()
+}
+
+impl Arrangement {
+    /// An empty one whose first time is `as_of`. With `track`, changed keys are kept for barriers.
+    pub(crate) fn new(operator: OperatorId, layout: Layout, as_of: Time, track: bool) -> Arrangement {
+        Arrangement {
+            operator,
+            layout,
+            groups: (0..KEY_GROUPS).map(|_| BTreeMap::new()).collect(),
+            history: VecDeque::new(),
+            history_bytes: 0,
+            trash: Vec::new(),
+            upper: as_of,
+            since: Time::ZERO,
+            staged: Staged::default(),
+            track,
+            changed_rows: 0,
+        }
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Every time below is applied.
+    pub(crate) fn upper(&self) -> Time {
+        self.upper
+    }
+
+    /// The oldest time that can be read.
+    pub(crate) fn since(&self) -> Time {
+        self.since
+    }
+
+    /// No change below `upper` will come.
+    pub(crate) fn advance(&mut self, upper: Time) {
+        self.upper = self.upper.max(upper);
+    }
+
+    /// Takes in the changes of the next time, in slices; `None` while there is more to do.
+    ///
+    /// # Errors
+    /// XX000 when a row is retracted that is not there, or a unique key would have two rows.
+    fn apply(&mut self, time: Time, deadline: Instant) -> Result<Option<Rc<TimeChanges>>> {
+        if !self.encode_staged(deadline)? {
+            return Ok(None);
+        }
+        if self.history.back().is_none_or(|undo| undo.time < time) {
+            self.history.push_back(UndoBatch { time, entries: Vec::new(), bytes: 0 });
+        }
+        while let Some(bucket) = self.staged.buckets.get_mut(self.staged.next_bucket) {
+            let changes = std::mem::take(bucket);
+            let group = KeyGroup::new(self.staged.next_bucket);
+            self.staged.next_bucket += 1;
+            if changes.is_empty() {
+                continue;
+            }
+            self.apply_group(group, changes)?;
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+        }
+        let staged = std::mem::take(&mut self.staged);
+        Ok(Some(Rc::new(TimeChanges { time, chunks: staged.chunks })))
+    }
+
+    fn encode_staged(&mut self, deadline: Instant) -> Result<bool> {
+        let staged = &mut self.staged;
+        staged.buckets.resize_with(KEY_GROUPS, Vec::new);
+        while let Some(chunk) = staged.waiting.pop_front() {
+            let keys = self.layout.encode_keys(chunk.batch())?;
+            let values = columns(chunk.batch(), &self.layout.value_columns);
+            let position = staged.chunks.len() as u32;
+            for row in 0..chunk.rows() {
+                let group = KeyGroup::of(keys.row(row));
+                staged.buckets[group.index()].push((position, row as u32, chunk.diff(row)));
+            }
+            staged.values.push(self.layout.value_codec.encode(&values, chunk.rows())?);
+            staged.chunks.push((chunk, keys));
+            if Instant::now() >= deadline {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn apply_group(&mut self, group: KeyGroup, mut changes: Vec<(u32, u32, i64)>) -> Result<()> {
+        let (chunks, values) = (&self.staged.chunks, &self.staged.values);
+        let key = |(chunk, row, _): &(u32, u32, i64)| chunks[*chunk as usize].1.row(*row as usize);
+        let value = |(chunk, row, _): &(u32, u32, i64)| values[*chunk as usize].row(*row as usize);
+        changes.sort_unstable_by(|a, b| key(a).cmp(key(b)).then_with(|| value(a).cmp(value(b))));
+        let rows = &mut self.groups[group.index()];
+        let undo = self.history.back_mut().expect("pushed by the caller");
+        let mut start = 0;
+        while start < changes.len() {
+            let changed = key(&changes[start]);
+            let end = start + changes[start..].iter().take_while(|change| key(change) == changed).count();
+            let before = rows.get(changed).cloned();
+            let mut after = before.clone();
+            // Retractions first: a unique key is free before its next row comes.
+            for retract in [true, false] {
+                let mut from = start;
+                while from < end {
+                    let row = value(&changes[from]);
+                    let to = from + changes[from..end].iter().take_while(|change| value(change) == row).count();
+                    let diff: i64 = changes[from..to].iter().map(|(_, _, diff)| diff).sum();
+                    if diff != 0 && (diff < 0) == retract {
+                        after = add(after, row, diff, self.layout.unique)?;
+                    }
+                    from = to;
+                }
+            }
+            if after != before {
+                match after {
+                    Some(after) => match rows.get_mut(changed) {
+                        Some(entry) => *entry = after,
+                        None => {
+                            rows.insert(changed.into(), after);
+                        }
+                    },
+                    None => {
+                        rows.remove(changed);
+                    }
+                }
+                let bytes = changed.len() + before.as_ref().map_or(0, |entry| entry.value.len()) + 64;
+                undo.bytes += bytes;
+                self.history_bytes += bytes;
+                undo.entries.push((group, changed.into(), before));
+                self.changed_rows += 1;
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Number of keys changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> usize {
+        std::mem::take(&mut self.changed_rows)
+    }
+
+    /// Gives up the past that nobody holds; frees a little of what was given up before.
+    pub(crate) fn forget(&mut self, oldest_hold: Option<Time>) {
+        if let Some(entries) = self.trash.last_mut() {
+            entries.truncate(entries.len().saturating_sub(FREED_ENTRIES_MAX));
+            if entries.is_empty() {
+                self.trash.pop();
+            }
+        }
+        let newest = self.upper.previous().unwrap_or(Time::ZERO);
+        let retained = Time::from_millis(newest.as_millis().saturating_sub(RETAIN_MILLIS));
+        let wanted = oldest_hold.map_or(retained, |hold| hold.min(retained));
+        while let Some(undo) = self.history.front() {
+            let over = self.history_bytes > HISTORY_BYTES_MAX && undo.time < newest;
+            if undo.time > wanted && !over {
+                break;
+            }
+            let Some(undo) = self.history.pop_front() else { break };
+            self.history_bytes -= undo.bytes;
+            self.since = undo.time;
+            self.trash.push(undo.entries);
+        }
+    }
+
+    /// True when given-up history still waits to be freed.
+    pub(crate) fn has_trash(&self) -> bool {
+        !self.trash.is_empty()
+    }
+
+    /// Rows behind `start` as they were at `time`, at most `rows_max` keys, and where the next page
+    /// starts.
+    ///
+    /// # Errors
+    /// 72000 when that time is no longer kept; what the predicate fails with.
+    pub(crate) fn page(
+        &self,
+        time: Time,
+        start: Option<&Cursor>,
+        rows_max: usize,
+        deadline: Instant,
+        selection: &Selection,
+    ) -> Result<(RecordBatch, Option<Cursor>)> {
+        self.check_readable(time)?;
+        let mut found: Vec<(&[u8], &Entry)> = Vec::new();
+        let first = start.map_or(0, |cursor| cursor.group.index());
+        for group in (first..KEY_GROUPS).map(KeyGroup::new) {
+            let after = start.filter(|cursor| cursor.group == group).map(|cursor| cursor.key.as_slice());
+            for (key, entry) in self.rows_at(time, group, after) {
+                let full = found.len() >= rows_max
+                    || (found.len() % ROWS_PER_LOOK == ROWS_PER_LOOK - 1 && Instant::now() >= deadline);
+                if full && let Some((last, _)) = found.last() {
+                    // The last key may be of an earlier group than the one being gone through.
+                    let next = Cursor { group: KeyGroup::of(last), key: last.to_vec() };
+                    return Ok((self.layout.decode(&found, selection)?, Some(next)));
+                }
+                found.push((key, entry));
+            }
+        }
+        Ok((self.layout.decode(&found, selection)?, None))
+    }
+
+    /// The rows with some keys as they were at `time`.
+    ///
+    /// # Errors
+    /// As for [`Self::page`].
+    pub(crate) fn lookup(&self, time: Time, keys: &[Vec<u8>], selection: &Selection) -> Result<RecordBatch> {
+        self.check_readable(time)?;
+        let mut found: Vec<(&[u8], &Entry)> = Vec::with_capacity(keys.len());
+        for key in keys {
+            let group = KeyGroup::of(key);
+            let undone = self.history.iter().filter(|undo| undo.time > time).find_map(|undo| {
+                let at = undo.entries.binary_search_by(|(g, k, _)| (g, &**k).cmp(&(&group, key.as_slice()))).ok()?;
+                Some(undo.entries[at].2.as_ref())
+            });
+            let entry = match undone {
+                Some(before) => before,
+                None => self.groups[group.index()].get(key.as_slice()),
+            };
+            if let Some(entry) = entry {
+                found.push((key, entry));
+            }
+        }
+        self.layout.decode(&found, selection)
+    }
+
+    fn check_readable(&self, time: Time) -> Result<()> {
+        if time < self.since {
+            return Err(Error::new(SqlState::SnapshotTooOld, "snapshot too old")
+                .detail(format!("Time {time} was asked for; the oldest time that is kept is {}.", self.since))
+                .hint("Read again without a time, or read faster: the past is kept for readers up to a bound."));
+        }
+        Ok(())
+    }
+
+    /// A key group's rows at a time, in key order, behind a key.
+    fn rows_at<'a>(&'a self, time: Time, group: KeyGroup, after: Option<&[u8]>) -> impl Iterator<Item = (&'a [u8], &'a Entry)> {
+        let mut overlay: BTreeMap<&'a [u8], Option<&'a Entry>> = BTreeMap::new();
+        // From the newest to the oldest, so that what stands is the first change after `time`.
+        for undo in self.history.iter().rev().take_while(|undo| undo.time > time) {
+            let from = undo
+                .entries
+                .partition_point(|(g, k, _)| *g < group || (*g == group && after.is_some_and(|after| **k <= *after)));
+            for (_, key, before) in undo.entries[from..].iter().take_while(|(g, _, _)| *g == group) {
+                overlay.insert(key, before.as_ref());
+            }
+        }
+        let lower = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let mut present =
+            self.groups[group.index()].range::<[u8], _>((lower, Bound::Unbounded)).map(|(k, e)| (&**k, e)).peekable();
+        let mut overlay = overlay.into_iter().peekable();
+        std::iter::from_fn(move || {
+            loop {
+                let order = match (present.peek(), overlay.peek()) {
+                    (None, None) => return None,
+                    (Some(_), None) => Ordering::Less,
+                    (None, Some(_)) => Ordering::Greater,
+                    (Some((present, _)), Some((undone, _))) => present.cmp(undone),
+                };
+                if order == Ordering::Less {
+                    return present.next();
+                }
+                if order == Ordering::Equal {
+                    present.next();
+                }
+                if let Some((key, Some(entry))) = overlay.next() {
+                    return Some((key, entry));
+                }
+            }
+        })
+    }
+}
+
+/// A key's entry with `diff` more of a row.
+fn add(entry: Option<Entry>, row: &[u8], diff: i64, unique: bool) -> Result<Option<Entry>> {
+    let broken = |what: &str| Err(Error::internal(format!("{what}: the input of this relation is not consistent")));
+    match entry {
+        None if diff < 0 => broken("a row is retracted that is not there"),
+        None if unique && diff > 1 => broken("a unique key has several rows"),
+        None => Ok(Some(Entry { value: row.into(), count: diff })),
+        Some(entry) if *entry.value != *row => {
+            broken(if diff < 0 { "a row is retracted that is not there" } else { "a unique key has several rows" })
+        }
+        Some(entry) => match entry.count + diff {
+            count if count < 0 => broken("a row is retracted that is not there"),
+            0 => Ok(None),
+            count if unique && count > 1 => broken("a unique key has several rows"),
+            count => Ok(Some(Entry { count, ..entry })),
+        },
+    }
+}
+
+impl Arrangement {
+    /// Stages a chunk of the next time.
+    pub(crate) fn stage(&mut self, chunk: Chunk) {
+        self.staged.waiting.push_back(chunk);
+    }
+
+    /// [`Operator::close`], giving the time's changes to followers.
+    pub(crate) fn close_time(&mut self, time: Time, deadline: Instant) -> Result<Option<Rc<TimeChanges>>> {
+        let changes = self.apply(time, deadline)?;
+        if changes.is_some() {
+            self.advance(time.next());
+        }
+        Ok(changes)
+    }
+}
+
+// As an operator it has no output: reads and followers take from it.
+impl Operator for Arrangement {
+    fn open(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        let damaged = || Error::new(SqlState::DataCorrupted, "a stored row is damaged");
+        let groups = &mut self.groups;
+        cx.backend.scan(self.operator, &[], &mut |key, value| {
+            let Some(key) = split_value_key(SLOT_NAME, key) else { return Ok(()) };
+            let (count, value) = value.split_first_chunk::<8>().ok_or_else(damaged)?;
+            let entry = Entry { value: value.into(), count: i64::from_le_bytes(*count) };
+            groups[KeyGroup::of(key).index()].insert(key.into(), entry);
+            Ok(())
+        })
+    }
+
+    fn push(&mut self, chunk: Chunk) -> Result<()> {
+        self.stage(chunk);
+        Ok(())
+    }
+
+    fn close(&mut self, time: Time, _: &mut Vec<Chunk>, cx: &mut Context<'_>) -> Result<Step> {
+        Ok(if self.close_time(time, cx.deadline)?.is_some() { Step::Done } else { Step::Again })
+    }
+
+    fn barrier(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        if self.track {
+            for undo in self.history.drain(..) {
+                for (group, key, _) in undo.entries {
+                    let stored = value_key(SLOT_NAME, &key);
+                    match self.groups[group.index()].get(&key) {
+                        Some(entry) => {
+                            let mut value = entry.count.to_le_bytes().to_vec();
+                            value.extend_from_slice(&entry.value);
+                            batch.put(stored, value);
+                        }
+                        None => batch.erase(stored),
+                    }
+                }
+            }
+            self.history_bytes = 0;
+            self.since = self.upper.previous().unwrap_or(Time::ZERO);
+        }
+        cx.backend.apply(self.operator, batch)
+    }
+}

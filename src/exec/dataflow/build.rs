@@ -1,0 +1,171 @@
+//! From a plan to a dataflow on one worker.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
+use timely::dataflow::Scope;
+use timely::dataflow::operators::Concatenate;
+
+use super::driver::{JobContext, Packets, Stateful, arrange, drive, transform};
+use super::exchange::Route;
+use super::imports::{EdgeQueue, FeedId, FeedQueue, Local, edge, feed};
+use super::job::{ImportKind, JobSpec};
+use crate::exec::arrangement::{Arrangement, Layout};
+use crate::exec::operators::{Aggregate, filter, project};
+use crate::exec::plan::OperatorSpec;
+use crate::state::{MemoryBackend, StateBackend};
+use crate::types::{Chunk, KeyGroup, OperatorId, RelationId};
+
+/// What a built dataflow leaves with its worker.
+pub(super) struct Built {
+    pub(super) local: Rc<RefCell<Local>>,
+    pub(super) feeds: Vec<(FeedId, Rc<RefCell<FeedQueue>>)>,
+    pub(super) edges: Vec<Rc<RefCell<EdgeQueue>>>,
+}
+
+/// Rows of a stream and by which of its columns they are spread over the workers, if they are.
+struct Spread<'scope> {
+    stream: Packets<'scope>,
+    by: Option<Vec<usize>>,
+}
+
+/// Builds a job's operators; the same on every worker.
+pub(super) fn build<'scope>(
+    scope: &Scope<'scope, u64>,
+    spec: &JobSpec,
+    job: &JobContext,
+    locals: &HashMap<RelationId, Rc<RefCell<Local>>>,
+) -> Built {
+    let mut feeds = Vec::new();
+    let mut edges = Vec::new();
+    let mut streams: Vec<Option<Spread<'scope>>> = Vec::new();
+    let plan = &spec.plan;
+    for node in &plan.nodes {
+        let mut inputs: Vec<Spread<'scope>> =
+            node.inputs.iter().map(|input| streams[*input].take().expect("an operator's output is used once")).collect();
+        let spread = match &node.operator {
+            OperatorSpec::Import { relation, columns } => match spec.imports[relation] {
+                ImportKind::Feed { catch_up } => {
+                    let queue = Rc::new(RefCell::new(FeedQueue::new(spec.as_of, catch_up)));
+                    feeds.push((FeedId::Table(*relation), Rc::clone(&queue)));
+                    if catch_up {
+                        feeds.push((FeedId::CatchUp(spec.shared.id, *relation), Rc::clone(&queue)));
+                    } else {
+                        spec.shared.feed_filled(spec.as_of);
+                    }
+                    Spread { stream: feed(scope, &queue, columns.clone(), job), by: None }
+                }
+                ImportKind::Edge => {
+                    let upstream = &locals[relation];
+                    let queue = Rc::new(RefCell::new(EdgeQueue::default()));
+                    edges.push(Rc::clone(&queue));
+                    let by = {
+                        let upstream = upstream.borrow();
+                        let keys = upstream.arrangement.layout().key_columns();
+                        keys.iter().map(|key| columns.iter().position(|column| column == key)).collect()
+                    };
+                    let stream = edge(scope, upstream, &queue, columns.clone(), spec.as_of, job);
+                    Spread { stream, by }
+                }
+            },
+            OperatorSpec::Constant { rows } => {
+                // One worker puts them in.
+                let rows = if job.worker == 0 { Chunk::inserts(rows) } else { Vec::new() };
+                let queue = Rc::new(RefCell::new(FeedQueue::constant(rows, spec.as_of)));
+                feeds.push((FeedId::Clock, Rc::clone(&queue)));
+                let columns = (0..node.schema.fields().len()).collect();
+                Spread { stream: feed(scope, &queue, columns, job), by: None }
+            }
+            OperatorSpec::Project { expressions } => {
+                let input = inputs.remove(0);
+                let by = input.by.and_then(|by| projected(&by, expressions));
+                let (expressions, schema) = (expressions.clone(), Arc::clone(&node.schema));
+                let stream = transform(input.stream, "project", job, move |chunk| {
+                    project(&expressions, &schema, &chunk).map(Some)
+                });
+                Spread { stream, by }
+            }
+            OperatorSpec::Filter { predicate } => {
+                let input = inputs.remove(0);
+                let predicate = Arc::clone(predicate);
+                let stream = transform(input.stream, "filter", job, move |chunk| filter(&*predicate, &chunk));
+                Spread { stream, by: input.by }
+            }
+            OperatorSpec::Union => {
+                // Batches carry their schema; after a union all have the union's.
+                let schema = &node.schema;
+                let streams: Vec<Packets<'scope>> = inputs
+                    .into_iter()
+                    .map(|input| {
+                        let schema = Arc::clone(schema);
+                        transform(input.stream, "union", job, move |chunk| {
+                            Ok(Some(chunk.with_batch(chunk.batch().clone().with_schema(Arc::clone(&schema))?)))
+                        })
+                    })
+                    .collect();
+                Spread { stream: scope.concatenate(streams), by: None }
+            }
+            OperatorSpec::Aggregate { keys, aggregates } => {
+                let input = inputs.remove(0);
+                let input_schema = &plan.nodes[node.inputs[0]].schema;
+                let operator = Aggregate::new(
+                    OperatorId::of(&spec.shared.name, &node.path),
+                    input_schema,
+                    Arc::clone(&node.schema),
+                    keys.clone(),
+                    aggregates.clone(),
+                    KeyGroup::of(&[]).worker(job.peers) == job.worker,
+                    false,
+                )
+                .expect("the job was checked");
+                let route = if input.by.as_ref() == Some(keys) && !keys.is_empty() {
+                    Route::Local
+                } else {
+                    Route::by_keys(input_schema, keys)
+                };
+                let stateful = Stateful { operator: Box::new(operator), backend: backend() };
+                let stream = drive(input.stream, "aggregate", route, stateful, spec.as_of, job);
+                Spread { stream, by: Some((0..keys.len()).collect()) }
+            }
+        };
+        streams.push(Some(spread));
+    }
+    let root = streams.pop().flatten().expect("a plan has a root");
+    let schema = plan.schema();
+    let layout = Layout::new(Arc::clone(schema), &plan.key).expect("the job was checked");
+    let route = if plan.key.is_empty() {
+        Route::by_rows(schema)
+    } else if root.by.as_ref() == Some(&plan.key) {
+        Route::Local
+    } else {
+        Route::by_keys(schema, &plan.key)
+    };
+    let operator = OperatorId::of(&spec.shared.name, "rows");
+    let local = Rc::new(RefCell::new(Local {
+        arrangement: Arrangement::new(operator, layout, spec.as_of, false),
+        shared: Arc::clone(&spec.shared),
+        followers: Vec::new(),
+    }));
+    arrange(root.stream, route, &local, backend(), job);
+    Built { local, feeds, edges }
+}
+
+/// `memory://`: the decoded tables are the state, and the store behind them stays empty.
+fn backend() -> Box<dyn StateBackend> {
+    Box::new(MemoryBackend::default())
+}
+
+/// Where columns are after a projection; `None` when one is gone.
+fn projected(by: &[usize], expressions: &[Arc<dyn PhysicalExpr>]) -> Option<Vec<usize>> {
+    by.iter()
+        .map(|column| {
+            expressions.iter().position(|expression| {
+                expression.downcast_ref::<Column>().is_some_and(|found| found.index() == *column)
+            })
+        })
+        .collect()
+}

@@ -1,0 +1,387 @@
+//! Runs plain operators as timely operators.
+//!
+//! Chunks are stashed by time under a capability; times are closed in order as the frontier passes them,
+//! in slices. While a time is being closed its capability is held, so nothing behind sees a part of it as
+//! the whole. An operator that fails or panics *keeps* its capability and swallows its input from then
+//! on: what is behind it never takes a partial time for a whole one.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use timely::container::NoopBuilder;
+use timely::dataflow::channels::pact::{DistributorPact, ParallelizationContract, Pipeline};
+use timely::dataflow::operators::Capability;
+use timely::dataflow::operators::generic::OutputBuilder;
+use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
+use timely::dataflow::Stream;
+use timely::progress::frontier::MutableAntichain;
+
+use super::container::Packet;
+use super::exchange::{ByKeyGroup, Route};
+use super::imports::Local;
+use super::slices::Slices;
+use crate::exec::operators::{Context, Operator, Step};
+use crate::exec::relation::{Progress, RelationShared};
+use crate::state::{RowCodec, StateBackend};
+use crate::types::{Chunk, Error, Result, Time};
+
+pub(super) type Packets<'scope> = Stream<'scope, u64, Packet>;
+
+/// A job on one worker, as its operators see it.
+#[derive(Clone)]
+pub(super) struct JobContext {
+    pub(super) shared: Arc<RelationShared>,
+    progress: Arc<Progress>,
+    pub(super) slices: Rc<Slices>,
+    pub(super) worker: usize,
+    pub(super) peers: usize,
+    tick: TickRequest,
+    failed: Rc<Cell<bool>>,
+}
+
+/// Asks the clock for the next time.
+pub(crate) type TickRequest = Arc<dyn Fn() + Send + Sync>;
+
+impl JobContext {
+    pub(super) fn new(
+        shared: Arc<RelationShared>,
+        progress: Arc<Progress>,
+        slices: Rc<Slices>,
+        worker: usize,
+        peers: usize,
+        tick: TickRequest,
+    ) -> JobContext {
+        JobContext { shared, progress, slices, worker, peers, tick, failed: Rc::new(Cell::new(false)) }
+    }
+
+    /// Asks the clock for the next time: there is work that waits for one.
+    pub(super) fn request_tick(&self) {
+        (self.tick)();
+    }
+
+    /// An edge of the job is level at a time. When all imports are, those who wait for the job to be
+    /// whole have to look again, on every worker: a tick lets them.
+    pub(super) fn edge_filled(&self, time: Time) {
+        self.shared.edge_filled(time);
+        self.progress.signal();
+        self.request_tick();
+    }
+
+    /// A feed of the job is level at a time, likewise.
+    pub(super) fn feed_filled(&self, time: Time) {
+        self.shared.feed_filled(time);
+        self.progress.signal();
+        self.request_tick();
+    }
+
+    /// True when the job failed on this worker: swallow input.
+    pub(super) fn failed(&self) -> bool {
+        self.failed.get()
+    }
+
+    /// Runs a piece of an operator; an error or a panic fails the job.
+    pub(super) fn guard<T>(&self, work: impl FnOnce() -> Result<T>) -> Option<T> {
+        let error = match catch_unwind(AssertUnwindSafe(work)) {
+            Ok(Ok(value)) => return Some(value),
+            Ok(Err(error)) => error,
+            Err(panic) => Error::internal(format!("an operator panicked: {}", panic_text(&*panic)))
+                .hint("This is a fault of the program; the server's log has more."),
+        };
+        self.failed.set(true);
+        if self.shared.fail(error.clone()) {
+            tracing::warn!(job = %self.shared.name, worker = self.worker, error = ?error, "job failed");
+        }
+        self.progress.signal();
+        None
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
+}
+
+/// A stateful operator and where its state is kept.
+pub(super) struct Stateful {
+    pub(super) operator: Box<dyn Operator>,
+    pub(super) backend: Box<dyn StateBackend>,
+}
+
+/// The chunks of times that have not closed, each time with its capability.
+#[derive(Default)]
+struct Stash {
+    times: BTreeMap<u64, (Capability<u64>, VecDeque<Chunk>)>,
+}
+
+impl Stash {
+    fn add(&mut self, capability: Capability<u64>, chunks: impl Iterator<Item = Chunk>) {
+        let time = *capability.time();
+        self.times.entry(time).or_insert_with(|| (capability, VecDeque::new())).1.extend(chunks);
+    }
+
+    /// The earliest time, if it is below the frontier.
+    fn pop_closed(&mut self, frontier: &MutableAntichain<u64>) -> Option<(Capability<u64>, VecDeque<Chunk>)> {
+        let entry = self.times.first_entry()?;
+        (!frontier.less_equal(entry.key())).then(|| entry.remove())
+    }
+}
+
+/// Runs a stateful operator over a stream.
+pub(super) fn drive<'scope>(
+    stream: Packets<'scope>,
+    name: &str,
+    route: Route,
+    stateful: Stateful,
+    as_of: Time,
+    job: &JobContext,
+) -> Packets<'scope> {
+    match route {
+        Route::Keys { columns, codec } if job.peers > 1 => {
+            drive_by(stream, name, by_keys(columns, codec), stateful, as_of, job)
+        }
+        Route::Local | Route::Keys { .. } => drive_by(stream, name, Pipeline, stateful, as_of, job),
+    }
+}
+
+fn drive_by<'scope, P>(
+    stream: Packets<'scope>,
+    name: &str,
+    pact: P,
+    mut stateful: Stateful,
+    as_of: Time,
+    job: &JobContext,
+) -> Packets<'scope>
+where
+    P: ParallelizationContract<u64, Packet>,
+{
+    let scope = stream.scope();
+    let mut builder = OperatorBuilder::new(name.to_owned(), scope.clone());
+    let activator = scope.activator_for(builder.operator_info().address);
+    let mut input = builder.new_input(stream, pact);
+    let (output, out_stream) = builder.new_output::<Packet>();
+    let mut output = OutputBuilder::<_, NoopBuilder<Packet>>::from(output);
+    let job = job.clone();
+    builder.build(move |mut initial| {
+        // Held until the operator is open, so that no time passes before its state is there.
+        let mut unopened = initial.pop();
+        let mut stash = Stash::default();
+        let mut closing: Option<Capability<u64>> = None;
+        move |frontiers| {
+            if job.failed() {
+                input.for_each(|_, packet| packet.0 = None);
+                return;
+            }
+            input.for_each_stamp(|capability, packets| {
+                if let Some(capability) = capability.retain_least(0) {
+                    stash.add(capability, packets.filter_map(|packet| packet.0.take()));
+                }
+            });
+            let Some(deadline) = job.slices.admit(job.shared.id) else {
+                activator.activate();
+                return;
+            };
+            let Stateful { operator, backend } = &mut stateful;
+            let mut context = Context { backend: &mut **backend, deadline };
+            if let Some(capability) = unopened.take() {
+                match job.guard(|| operator.open(&mut context).map(|()| operator.starts())) {
+                    Some(true) => stash.add(capability.delayed(&as_of.as_millis()), std::iter::empty()),
+                    Some(false) => {}
+                    None => {
+                        unopened = Some(capability);
+                        return;
+                    }
+                }
+            }
+            loop {
+                if closing.is_none() {
+                    let Some((capability, chunks)) = stash.pop_closed(&frontiers[0]) else { return };
+                    closing = Some(capability);
+                    if job.guard(|| chunks.into_iter().try_for_each(|chunk| operator.push(chunk))).is_none() {
+                        return;
+                    }
+                }
+                let Some(capability) = &closing else { return };
+                let mut out = Vec::new();
+                let time = Time::from_millis(*capability.time());
+                let step = job.guard(|| operator.close(time, &mut out, &mut context));
+                let Some(step) = step else { return };
+                for chunk in out {
+                    let mut packet = Packet(Some(chunk));
+                    output.activate().session_with_builder(capability).give_container(&mut packet);
+                }
+                if step == Step::Done {
+                    closing = None;
+                }
+                if context.expired() {
+                    job.slices.exhausted(job.shared.id);
+                    activator.activate();
+                    return;
+                }
+            }
+        }
+    });
+    out_stream
+}
+
+/// Runs a stateless operator: every chunk passes at once, at its own time.
+pub(super) fn transform<'scope>(
+    stream: Packets<'scope>,
+    name: &str,
+    job: &JobContext,
+    mut apply: impl FnMut(Chunk) -> Result<Option<Chunk>> + 'static,
+) -> Packets<'scope> {
+    let scope = stream.scope();
+    let mut builder = OperatorBuilder::new(name.to_owned(), scope.clone());
+    let activator = scope.activator_for(builder.operator_info().address);
+    let mut input = builder.new_input(stream, Pipeline);
+    let (output, out_stream) = builder.new_output::<Packet>();
+    let mut output = OutputBuilder::<_, NoopBuilder<Packet>>::from(output);
+    let job = job.clone();
+    builder.build(move |_| {
+        let mut waiting: VecDeque<(Capability<u64>, Chunk)> = VecDeque::new();
+        // Kept for ever once the operator failed.
+        let mut failed_at: Option<Capability<u64>> = None;
+        move |_| {
+            if job.failed() || failed_at.is_some() {
+                input.for_each(|_, packet| packet.0 = None);
+                return;
+            }
+            input.for_each(|capability, packet| {
+                if let (Some(chunk), Some(capability)) = (packet.0.take(), capability.retain_least(0)) {
+                    waiting.push_back((capability, chunk));
+                }
+            });
+            let mut deadline = None;
+            while let Some((capability, chunk)) = waiting.pop_front() {
+                let slice = match deadline {
+                    Some(deadline) if std::time::Instant::now() < deadline => Some(deadline),
+                    Some(_) => {
+                        job.slices.exhausted(job.shared.id);
+                        None
+                    }
+                    None => job.slices.admit(job.shared.id),
+                };
+                if slice.is_none() {
+                    waiting.push_front((capability, chunk));
+                    activator.activate();
+                    return;
+                }
+                deadline = slice;
+                match job.guard(|| apply(chunk)) {
+                    Some(Some(chunk)) => {
+                        let mut packet = Packet(Some(chunk));
+                        output.activate().session_with_builder(&capability).give_container(&mut packet);
+                    }
+                    Some(None) => {}
+                    None => {
+                        failed_at = Some(capability);
+                        return;
+                    }
+                }
+            }
+        }
+    });
+    out_stream
+}
+
+/// Keeps a stream's rows as an arrangement, and tells readers and followers how far it is.
+pub(super) fn arrange<'scope>(
+    stream: Packets<'scope>,
+    route: Route,
+    local: &Rc<RefCell<Local>>,
+    backend: Box<dyn StateBackend>,
+    job: &JobContext,
+) {
+    match route {
+        Route::Keys { columns, codec } if job.peers > 1 => arrange_by(stream, by_keys(columns, codec), local, backend, job),
+        Route::Local | Route::Keys { .. } => arrange_by(stream, Pipeline, local, backend, job),
+    }
+}
+
+fn arrange_by<P>(
+    stream: Packets<'_>,
+    pact: P,
+    local: &Rc<RefCell<Local>>,
+    mut backend: Box<dyn StateBackend>,
+    job: &JobContext,
+) where
+    P: ParallelizationContract<u64, Packet>,
+{
+    let scope = stream.scope();
+    let mut builder = OperatorBuilder::new("arrange".to_owned(), scope.clone());
+    let activator = scope.activator_for(builder.operator_info().address);
+    let mut input = builder.new_input(stream, pact);
+    let (local, job) = (Rc::clone(local), job.clone());
+    builder.build(move |_| {
+        let mut opened = false;
+        let mut stash: BTreeMap<u64, VecDeque<Chunk>> = BTreeMap::new();
+        let mut closing: Option<Time> = None;
+        move |frontiers| {
+            if job.failed() {
+                input.for_each(|_, packet| packet.0 = None);
+                return;
+            }
+            input.for_each(|capability, packet| {
+                if let (Some(chunk), Some(time)) = (packet.0.take(), capability.least()) {
+                    stash.entry(*time).or_default().push_back(chunk);
+                }
+            });
+            let Some(deadline) = job.slices.admit(job.shared.id) else {
+                activator.activate();
+                return;
+            };
+            let mut local = local.borrow_mut();
+            if !opened {
+                let mut context = Context { backend: &mut *backend, deadline };
+                if job.guard(|| local.arrangement.open(&mut context)).is_none() {
+                    return;
+                }
+                opened = true;
+            }
+            let frontier = frontiers[0].frontier().first().copied().unwrap_or(u64::MAX);
+            let mut expired = false;
+            while !expired {
+                let time = match closing {
+                    Some(time) => time,
+                    None => {
+                        let Some(entry) = stash.first_entry().filter(|entry| *entry.key() < frontier) else { break };
+                        let time = Time::from_millis(*entry.key());
+                        entry.remove().into_iter().for_each(|chunk| local.arrangement.stage(chunk));
+                        time
+                    }
+                };
+                closing = Some(time);
+                match job.guard(|| local.arrangement.close_time(time, deadline)) {
+                    None => return,
+                    Some(Some(changes)) => {
+                        closing = None;
+                        local.publish(&changes);
+                    }
+                    Some(None) => {}
+                }
+                expired = std::time::Instant::now() >= deadline;
+            }
+            let closed_upto = closing.map_or(u64::MAX, Time::as_millis);
+            let stashed = stash.first_key_value().map_or(u64::MAX, |(time, _)| *time);
+            local.arrangement.advance(Time::from_millis(frontier.min(closed_upto).min(stashed)));
+            job.shared.count_out(local.arrangement.take_changed());
+            local.arrangement.forget(job.shared.oldest_hold());
+            job.shared.forget_before(job.worker, local.arrangement.since());
+            if job.shared.advance(job.worker, local.arrangement.upper()) {
+                job.progress.signal();
+                local.wake();
+            }
+            if closing.is_some() || local.arrangement.has_trash() || stashed < frontier {
+                job.slices.exhausted(job.shared.id);
+                activator.activate();
+            }
+        }
+    });
+}
+
+fn by_keys(columns: Vec<usize>, codec: RowCodec) -> DistributorPact<impl FnOnce(usize) -> ByKeyGroup + 'static> {
+    DistributorPact(move |peers| ByKeyGroup { columns, codec, peers })
+}

@@ -1,0 +1,116 @@
+//! Starts the worker threads and hands them commands.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::Thread;
+use std::time::Duration;
+
+use timely::WorkerConfig;
+
+use super::driver::TickRequest;
+use super::worker::{WorkerCommand, run};
+use crate::exec::relation::{Progress, lock};
+use crate::types::{Error, Result};
+
+/// How the workers run.
+pub(crate) struct ExecutorConfig {
+    pub(crate) workers: usize,
+    pub(crate) progress: Arc<Progress>,
+    /// Asks the clock for the next time.
+    pub(crate) tick: TickRequest,
+}
+
+/// The worker threads of this process.
+///
+/// Commands go through unbounded channels: their number is bounded by what the coordinator lets be
+/// under way (ticks by flow control, peeks by their readers).
+pub(crate) struct Executor {
+    links: Mutex<Vec<Link>>,
+    workers: usize,
+    guards: Mutex<Option<timely::communication::WorkerGuards<()>>>,
+}
+
+struct Link {
+    commands: Sender<WorkerCommand>,
+    thread: Thread,
+}
+
+impl Executor {
+    /// Starts the threads; returns when all of them take commands.
+    ///
+    /// # Errors
+    /// When a thread cannot be started.
+    pub(crate) fn start(config: ExecutorConfig) -> Result<Executor> {
+        let workers = config.workers;
+        let (senders, receivers): (Vec<_>, Vec<_>) = (0..workers).map(|_| channel()).unzip();
+        let receivers: Arc<Vec<Mutex<Option<Receiver<WorkerCommand>>>>> =
+            Arc::new(receivers.into_iter().map(|receiver| Mutex::new(Some(receiver))).collect());
+        let (announce, announced) = channel::<(usize, Thread)>();
+        let announce = Mutex::new(announce);
+        let failed = Arc::new(AtomicUsize::new(0));
+        let timely_config = timely::Config {
+            communication: timely::CommunicationConfig::Process(workers),
+            worker: WorkerConfig::default().idle_spin(Duration::ZERO),
+        };
+        let guards = timely::execute(timely_config, move |worker| {
+            let index = worker.index();
+            // A coordinator that is gone has dropped the other end.
+            let _ = lock(&announce).send((index, std::thread::current()));
+            match lock(&receivers[index]).take() {
+                Some(commands) => run(worker, &commands, Arc::clone(&config.progress), Arc::clone(&config.tick)),
+                None => {
+                    failed.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        })
+        .map_err(|error| Error::internal(format!("the worker threads cannot be started: {error}")))?;
+        let mut threads: Vec<(usize, Thread)> = announced.into_iter().take(workers).collect();
+        threads.sort_by_key(|(index, _)| *index);
+        let links = senders
+            .into_iter()
+            .zip(threads)
+            .map(|(commands, (_, thread))| Link { commands, thread })
+            .collect();
+        Ok(Executor { links: Mutex::new(links), workers, guards: Mutex::new(Some(guards)) })
+    }
+
+    /// Number of worker threads.
+    pub(crate) fn workers(&self) -> usize {
+        self.workers
+    }
+
+    /// Gives all workers a command, in one order.
+    pub(crate) fn broadcast(&self, command: &WorkerCommand) {
+        for link in lock(&self.links).iter() {
+            link.send(command.clone());
+        }
+    }
+
+    /// Gives one worker a command.
+    pub(crate) fn send(&self, worker: usize, command: WorkerCommand) {
+        if let Some(link) = lock(&self.links).get(worker) {
+            link.send(command);
+        }
+    }
+
+    /// Ends the threads and waits for them.
+    pub(crate) fn shutdown(&self) {
+        self.broadcast(&WorkerCommand::Shutdown);
+        if let Some(guards) = lock(&self.guards).take() {
+            for result in guards.join() {
+                if let Err(error) = result {
+                    tracing::error!(error, "a worker thread ended by a panic");
+                }
+            }
+        }
+    }
+}
+
+impl Link {
+    fn send(&self, command: WorkerCommand) {
+        // A worker that is gone was shut down, and with it all that could wait for an answer.
+        let _ = self.commands.send(command);
+        self.thread.unpark();
+    }
+}

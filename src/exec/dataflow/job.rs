@@ -1,0 +1,67 @@
+//! What a worker needs to know to run a relation.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+
+use crate::exec::aggregates::accumulator;
+use crate::exec::arrangement::Layout;
+use crate::exec::plan::{JobPlan, OperatorSpec, PlanNode};
+use crate::exec::relation::RelationShared;
+use crate::state::RowCodec;
+use crate::types::{RelationId, Result, Time};
+
+/// How a job gets the rows of a relation that it imports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ImportKind {
+    /// From the ticks. With `catch_up`, what was given before the job started comes on a feed of
+    /// the job's own.
+    Feed { catch_up: bool },
+    /// From the relation's arrangement on the same worker.
+    Edge,
+}
+
+/// A relation to run.
+pub(crate) struct JobSpec {
+    pub(crate) plan: Arc<JobPlan>,
+    pub(crate) shared: Arc<RelationShared>,
+    /// The first time that the job sees.
+    pub(crate) as_of: Time,
+    pub(crate) imports: HashMap<RelationId, ImportKind>,
+}
+
+impl JobSpec {
+    /// The plan of an ordinary table: its own feed.
+    pub(crate) fn table_plan(id: RelationId, schema: SchemaRef, key: Vec<usize>) -> JobPlan {
+        let columns = (0..schema.fields().len()).collect();
+        let node = PlanNode {
+            path: "root".to_owned(),
+            operator: OperatorSpec::Import { relation: id, columns },
+            inputs: Vec::new(),
+            schema,
+        };
+        JobPlan { nodes: vec![node], key, append_only: false }
+    }
+
+    /// Tries what building the dataflow relies on.
+    ///
+    /// # Errors
+    /// 0A000 or 42883 when a type cannot be kept, grouped or aggregated.
+    pub(crate) fn check(plan: &JobPlan) -> Result<()> {
+        Layout::new(Arc::clone(plan.schema()), &plan.key)?;
+        for node in &plan.nodes {
+            if let OperatorSpec::Aggregate { keys, aggregates } = &node.operator {
+                let input = &plan.nodes[node.inputs[0]].schema;
+                RowCodec::for_keys(keys.iter().map(|key| input.field(*key).data_type()))?;
+                for call in aggregates {
+                    let argument = call
+                        .argument
+                        .map_or(arrow::datatypes::DataType::Null, |argument| input.field(argument).data_type().clone());
+                    accumulator(&call.function, &argument, call.distinct, "a", false)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,217 @@
+//! A worker's loop: commands, then a step, again and again.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
+
+use arrow::array::RecordBatch;
+use timely::worker::Worker;
+use tokio::sync::oneshot;
+
+use super::build::build;
+use super::driver::{JobContext, TickRequest};
+use super::imports::{EdgeQueue, FeedId, FeedInput, FeedQueue, Local};
+use super::job::JobSpec;
+use super::slices::Slices;
+use crate::exec::arrangement::{Cursor, Selection};
+use crate::exec::relation::Progress;
+use crate::types::{Error, RelationId, Result, SqlState, Time};
+
+/// What the coordinator tells the workers; all get the same in the same order, but for peeks.
+#[derive(Clone)]
+pub(crate) enum WorkerCommand {
+    /// Run a relation. What it imports by edge runs already.
+    Create(Arc<JobSpec>),
+    /// Stop relations; dependents stand before what they depend on.
+    Drop(Arc<Vec<RelationId>>),
+    /// The changes of one time; afterwards every time up to it is complete.
+    Tick { time: Time, inputs: Arc<Vec<FeedInput>> },
+    /// Read, on this worker.
+    Peek(Arc<Peek>),
+    /// End the thread.
+    Shutdown,
+}
+
+/// A read of a relation's rows on one worker at a time that it has closed.
+pub(crate) struct Peek {
+    pub(crate) relation: RelationId,
+    pub(crate) time: Time,
+    pub(crate) range: PeekRange,
+    pub(crate) selection: Selection,
+    pub(crate) answer: std::sync::Mutex<Option<oneshot::Sender<Result<PeekAnswer>>>>,
+}
+
+/// Which rows a peek wants.
+pub(crate) enum PeekRange {
+    /// Those behind a place, at most so many.
+    Page { start: Option<Cursor>, rows_max: usize },
+    /// Those with the encoded keys.
+    Keys(Vec<Vec<u8>>),
+}
+
+/// The rows that a peek found, and where the next page starts.
+pub(crate) struct PeekAnswer {
+    pub(crate) rows: RecordBatch,
+    pub(crate) next: Option<Cursor>,
+}
+
+/// How long one page may take: a read is a guest on the worker.
+const PAGE: Duration = Duration::from_millis(2);
+/// How long commands may take between two steps.
+const COMMANDS: Duration = Duration::from_millis(5);
+
+struct Running {
+    dataflow: usize,
+    local: Rc<RefCell<Local>>,
+    feeds: Vec<(FeedId, Rc<RefCell<FeedQueue>>)>,
+    edges: Vec<Rc<RefCell<EdgeQueue>>>,
+}
+
+struct WorkerState {
+    index: usize,
+    peers: usize,
+    slices: Rc<Slices>,
+    progress: Arc<Progress>,
+    tick: TickRequest,
+    running: HashMap<RelationId, Running>,
+    feeds: HashMap<FeedId, Vec<Rc<RefCell<FeedQueue>>>>,
+}
+
+/// Runs until [`WorkerCommand::Shutdown`], or until the coordinator is gone.
+pub(super) fn run(worker: &mut Worker, commands: &Receiver<WorkerCommand>, progress: Arc<Progress>, tick: TickRequest) {
+    let mut state = WorkerState {
+        index: worker.index(),
+        peers: worker.peers(),
+        slices: Rc::new(Slices::new()),
+        progress,
+        tick,
+        running: HashMap::new(),
+        feeds: HashMap::new(),
+    };
+    loop {
+        let commands_end = Instant::now() + COMMANDS;
+        let mut idle = false;
+        while !idle && Instant::now() < commands_end {
+            match commands.try_recv() {
+                Ok(WorkerCommand::Shutdown) | Err(TryRecvError::Disconnected) => {
+                    state.stop(worker);
+                    return;
+                }
+                Ok(command) => state.obey(worker, command),
+                Err(TryRecvError::Empty) => idle = true,
+            }
+        }
+        state.slices.begin();
+        // Whoever sends a command unparks this thread, so an empty queue may wait for ever.
+        worker.step_or_park(if idle { None } else { Some(Duration::ZERO) });
+    }
+}
+
+impl WorkerState {
+    fn obey(&mut self, worker: &mut Worker, command: WorkerCommand) {
+        match command {
+            WorkerCommand::Create(spec) => self.create(worker, &spec),
+            WorkerCommand::Drop(relations) => {
+                for relation in relations.iter() {
+                    self.drop_relation(worker, *relation);
+                }
+            }
+            WorkerCommand::Tick { time, inputs } => self.tick(time, &inputs),
+            WorkerCommand::Peek(peek) => self.peek(&peek),
+            WorkerCommand::Shutdown => {}
+        }
+    }
+
+    fn create(&mut self, worker: &mut Worker, spec: &JobSpec) {
+        let job = JobContext::new(
+            Arc::clone(&spec.shared),
+            Arc::clone(&self.progress),
+            Rc::clone(&self.slices),
+            self.index,
+            self.peers,
+            Arc::clone(&self.tick),
+        );
+        let locals = self.running.iter().map(|(id, running)| (*id, Rc::clone(&running.local))).collect();
+        let dataflow = worker.next_dataflow_index();
+        let built = worker.dataflow::<u64, _, _>(|scope| build(&scope.clone(), spec, &job, &locals));
+        for (feed, queue) in &built.feeds {
+            self.feeds.entry(*feed).or_default().push(Rc::clone(queue));
+        }
+        let running = Running { dataflow, local: built.local, feeds: built.feeds, edges: built.edges };
+        self.running.insert(spec.shared.id, running);
+    }
+
+    fn drop_relation(&mut self, worker: &mut Worker, relation: RelationId) {
+        let Some(running) = self.running.remove(&relation) else { return };
+        for edge in &running.edges {
+            edge.borrow_mut().close();
+        }
+        for (feed, queue) in &running.feeds {
+            if let Some(queues) = self.feeds.get_mut(feed) {
+                queues.retain(|other| !Rc::ptr_eq(other, queue));
+                if queues.is_empty() {
+                    self.feeds.remove(feed);
+                }
+            }
+        }
+        worker.drop_dataflow(running.dataflow);
+    }
+
+    fn tick(&mut self, time: Time, inputs: &[FeedInput]) {
+        for input in inputs {
+            for queue in self.feeds.get(&input.feed).into_iter().flatten() {
+                let mut queue = queue.borrow_mut();
+                let (index, peers) = (self.index, self.peers);
+                let part = input.chunks.iter().enumerate().filter(|(i, _)| i % peers == index).map(|(_, c)| c.clone());
+                queue.push(time, part);
+                if input.done {
+                    queue.level(time);
+                }
+            }
+        }
+        for queue in self.feeds.values().flatten() {
+            queue.borrow_mut().advance(time.next());
+        }
+    }
+
+    fn peek(&self, peek: &Peek) {
+        let Some(answer) = crate::exec::relation::lock(&peek.answer).take() else { return };
+        // Nobody waits any more: the statement was cancelled.
+        if answer.is_closed() {
+            return;
+        }
+        // A reader that is gone meanwhile does not mind.
+        let _ = answer.send(self.read(peek));
+    }
+
+    fn read(&self, peek: &Peek) -> Result<PeekAnswer> {
+        let running = self
+            .running
+            .get(&peek.relation)
+            .ok_or_else(|| Error::new(SqlState::UndefinedTable, "the relation was dropped while it was read"))?;
+        let local = running.local.borrow();
+        match &peek.range {
+            PeekRange::Page { start, rows_max } => {
+                let deadline = Instant::now() + PAGE;
+                let (rows, next) =
+                    local.arrangement.page(peek.time, start.as_ref(), *rows_max, deadline, &peek.selection)?;
+                Ok(PeekAnswer { rows, next })
+            }
+            PeekRange::Keys(keys) => {
+                let rows = local.arrangement.lookup(peek.time, keys, &peek.selection)?;
+                Ok(PeekAnswer { rows, next: None })
+            }
+        }
+    }
+
+    fn stop(&mut self, worker: &mut Worker) {
+        self.running.clear();
+        self.feeds.clear();
+        for dataflow in worker.installed_dataflows() {
+            worker.drop_dataflow(dataflow);
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Updating GROUP BY, SELECT DISTINCT and global aggregates.
+//!
+//! State: the groups' keys with their number of rows, and a column of state for each aggregate. When a
+//! time closes, the groups that its changes touch are found a chunk at a time; what they showed before
+//! is kept, the changes are applied, and groups that show something else now retract the old row and
+//! insert the new one. A group whose rows are all gone disappears; the global one stays.
+//!
+//! Stored as value state `groups`: `[i64 rows]`, then the bounded part of each aggregate in order; what
+//! grows is map state `a0`, `a1`, … of the aggregates.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions};
+use arrow::compute::{interleave, kernels::cmp::distinct};
+use arrow::datatypes::{DataType, SchemaRef};
+
+use super::{Context, Operator, Step};
+use crate::exec::aggregates::{Accumulator, Changes, accumulator};
+use crate::exec::plan::AggregateCall;
+use crate::state::{KeyIndex, RowCodec, Slot, WriteBatch, split_value_key, value_key};
+use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, SqlState, Time};
+
+const SLOT_NAME: &str = "groups";
+
+/// The aggregate operator on one worker.
+#[derive(Debug)]
+pub struct Aggregate {
+    operator: OperatorId,
+    schema: SchemaRef,
+    keys: Vec<usize>,
+    codec: RowCodec,
+    index: KeyIndex,
+    rows: Vec<i64>,
+    calls: Vec<AggregateCall>,
+    accumulators: Vec<Box<dyn Accumulator>>,
+    pending: VecDeque<Chunk>,
+    touched: Vec<bool>,
+    shown: VecDeque<Shown>,
+    global: Option<GlobalGroup>,
+    slots: Vec<Slot>,
+    diffs: Vec<i64>,
+}
+
+/// What some groups showed before the time that is being closed.
+#[derive(Debug)]
+struct Shown {
+    slots: Vec<Slot>,
+    present: Vec<bool>,
+    results: Vec<ArrayRef>,
+}
+
+/// The one group of an aggregate without keys.
+#[derive(Debug)]
+struct GlobalGroup {
+    /// Lives here: this worker owns the group.
+    here: bool,
+    /// Its row was put out.
+    shown: bool,
+}
+
+impl Aggregate {
+    /// An aggregate over rows of `input`. For one without keys, `owns_global` tells whether this
+    /// worker keeps the one group. With `track`, changes are remembered for barriers.
+    ///
+    /// # Errors
+    /// 42883 or 0A000 when a type cannot be aggregated or grouped.
+    pub fn new(
+        operator: OperatorId,
+        input: &SchemaRef,
+        schema: SchemaRef,
+        keys: Vec<usize>,
+        calls: Vec<AggregateCall>,
+        owns_global: bool,
+        track: bool,
+    ) -> Result<Aggregate> {
+        let codec = RowCodec::for_keys(keys.iter().map(|key| input.field(*key).data_type()))?;
+        let accumulators = calls
+            .iter()
+            .enumerate()
+            .map(|(position, call)| {
+                let argument =
+                    call.argument.map_or(&DataType::Null, |argument| input.field(argument).data_type());
+                accumulator(&call.function, argument, call.distinct, &format!("a{position}"), track)
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let global = keys.is_empty().then_some(GlobalGroup { here: owns_global, shown: false });
+        Ok(Aggregate {
+            operator,
+            schema,
+            keys,
+            codec,
+            index: KeyIndex::new(track),
+            rows: Vec::new(),
+            calls,
+            accumulators,
+            pending: VecDeque::new(),
+            touched: Vec::new(),
+            shown: VecDeque::new(),
+            global,
+            slots: Vec::new(),
+            diffs: Vec::new(),
+        })
+    }
+
+    fn grow(&mut self) {
+        let slots = self.index.slots();
+        self.rows.resize(slots, 0);
+        self.touched.resize(slots, false);
+        for accumulator in &mut self.accumulators {
+            accumulator.resize(slots);
+        }
+    }
+
+    /// Applies one chunk and notes what the groups that it is the first to touch showed before.
+    fn apply(&mut self, chunk: &Chunk) -> Result<()> {
+        let key_columns: Vec<ArrayRef> = self.keys.iter().map(|key| Arc::clone(chunk.column(*key))).collect();
+        let encoded = self.codec.encode(&key_columns, chunk.rows())?;
+        let mut slots = std::mem::take(&mut self.slots);
+        self.index.locate(&encoded, &mut slots, |_| {});
+        self.grow();
+        self.note_shown(&slots)?;
+        self.diffs.clear();
+        match chunk.diffs() {
+            Some(diffs) => self.diffs.extend_from_slice(diffs.values()),
+            None => self.diffs.resize(chunk.rows(), 1),
+        }
+        for (slot, diff) in slots.iter().zip(&self.diffs) {
+            self.rows[*slot as usize] += diff;
+        }
+        for (call, accumulator) in self.calls.iter().zip(&mut self.accumulators) {
+            let filtered = call.filter.map(|filter| passing(chunk.column(filter), &self.diffs)).transpose()?;
+            accumulator.update(&Changes {
+                index: &self.index,
+                slots: &slots,
+                argument: call.argument.map(|argument| chunk.column(argument)),
+                diffs: filtered.as_deref().unwrap_or(&self.diffs),
+            })?;
+        }
+        self.slots = slots;
+        Ok(())
+    }
+
+    fn note_shown(&mut self, slots: &[Slot]) -> Result<()> {
+        let mut first = Vec::new();
+        for slot in slots {
+            let touched = &mut self.touched[*slot as usize];
+            if !*touched {
+                *touched = true;
+                first.push(*slot);
+            }
+        }
+        if first.is_empty() {
+            return Ok(());
+        }
+        for slot in &first {
+            self.index.touch(*slot);
+        }
+        let results = self.accumulators.iter().map(|a| a.evaluate(&first)).collect::<Result<_>>()?;
+        let present = first.iter().map(|slot| self.present(*slot, true)).collect();
+        self.shown.push_back(Shown { slots: first, present, results });
+        Ok(())
+    }
+
+    /// Whether a group has a row in the result, before or after the time being closed.
+    fn present(&self, slot: Slot, before: bool) -> bool {
+        match &self.global {
+            Some(global) => global.shown || !before,
+            None => self.rows[slot as usize] > 0,
+        }
+    }
+
+    /// Puts out the difference between what some groups showed and what they show now.
+    fn emit(&mut self, shown: &Shown, out: &mut Vec<Chunk>) -> Result<()> {
+        let slots = &shown.slots;
+        if let Some(slot) = slots.iter().find(|slot| self.rows[**slot as usize] < 0) {
+            return Err(Error::internal("more rows of a group were retracted than inserted")
+                .detail(format!("The group has {} rows.", self.rows[*slot as usize])));
+        }
+        let now: Vec<bool> = slots.iter().map(|slot| self.present(*slot, false)).collect();
+        let results = self.accumulators.iter().map(|a| a.evaluate(slots)).collect::<Result<Vec<_>>>()?;
+        let changed = changed_rows(&shown.results, &results, slots.len())?;
+        let mut picks = Vec::with_capacity(2 * slots.len());
+        let mut diffs = Vec::with_capacity(2 * slots.len());
+        for row in 0..slots.len() {
+            let replaced = changed[row] || shown.present[row] != now[row];
+            if replaced && shown.present[row] {
+                picks.push((0, row));
+                diffs.push(-1);
+            }
+            if replaced && now[row] {
+                picks.push((1, row));
+                diffs.push(1);
+            }
+        }
+        if !picks.is_empty() {
+            let keys = self.codec.decode(slots.iter().map(|slot| self.index.key(*slot)))?;
+            let mut columns = Vec::with_capacity(self.schema.fields().len());
+            for key in &keys {
+                columns.push(interleave(&[key, key], &picks)?);
+            }
+            for (old, new) in shown.results.iter().zip(&results) {
+                columns.push(interleave(&[old, new], &picks)?);
+            }
+            let options = RecordBatchOptions::new().with_row_count(Some(picks.len()));
+            let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
+            out.extend(Chunk::changes(&batch, &Int64Array::from(diffs)));
+        }
+        for slot in slots {
+            self.touched[*slot as usize] = false;
+            if self.global.is_none() && self.rows[*slot as usize] == 0 {
+                for accumulator in &mut self.accumulators {
+                    accumulator.clear(*slot);
+                }
+                self.index.remove(*slot);
+            }
+        }
+        if let Some(global) = &mut self.global {
+            global.shown = true;
+        }
+        Ok(())
+    }
+}
+
+/// The diffs of the rows for which the filter is true; zero for the others.
+fn passing(filter: &ArrayRef, diffs: &[i64]) -> Result<Vec<i64>> {
+    let mask: &BooleanArray =
+        filter.as_boolean_opt().ok_or_else(|| Error::internal("an aggregate's filter is not boolean"))?;
+    Ok(mask.iter().zip(diffs).map(|(pass, diff)| if pass == Some(true) { *diff } else { 0 }).collect())
+}
+
+/// Which rows of two sets of columns differ. Nested types are taken to differ.
+fn changed_rows(old: &[ArrayRef], new: &[ArrayRef], rows: usize) -> Result<Vec<bool>> {
+    let mut changed = vec![false; rows];
+    for (old, new) in old.iter().zip(new) {
+        if old.data_type().is_nested() {
+            changed.fill(true);
+            break;
+        }
+        let differs = distinct(old, new)?;
+        for (row, changed) in changed.iter_mut().enumerate() {
+            *changed |= differs.value(row);
+        }
+    }
+    Ok(changed)
+}
+
+impl Operator for Aggregate {
+    fn open(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        let damaged = || Error::new(SqlState::DataCorrupted, "a group's stored state is damaged");
+        let mut stored = Vec::new();
+        cx.backend.scan(self.operator, &[], &mut |key, value| {
+            if let Some(key) = split_value_key(SLOT_NAME, key) {
+                stored.push((key.to_vec(), value.to_vec()));
+            }
+            Ok(())
+        })?;
+        for (key, value) in &stored {
+            let (slot, _) = self.index.insert(key);
+            self.grow();
+            let (rows, mut rest) = value.split_first_chunk::<8>().ok_or_else(damaged)?;
+            self.rows[slot as usize] = i64::from_le_bytes(*rows);
+            for accumulator in &mut self.accumulators {
+                accumulator.decode(slot, &mut rest)?;
+            }
+            if !rest.is_empty() {
+                return Err(damaged());
+            }
+            if let Some(global) = &mut self.global {
+                global.shown = true;
+            }
+        }
+        for accumulator in &mut self.accumulators {
+            accumulator.load(&self.index, self.operator, cx.backend)?;
+        }
+        Ok(())
+    }
+
+    fn starts(&self) -> bool {
+        self.global.as_ref().is_some_and(|global| global.here && !global.shown)
+    }
+
+    fn push(&mut self, chunk: Chunk) -> Result<()> {
+        self.pending.push_back(chunk);
+        Ok(())
+    }
+
+    fn close(&mut self, _: Time, out: &mut Vec<Chunk>, cx: &mut Context<'_>) -> Result<Step> {
+        if self.starts() && self.index.is_empty() {
+            self.index.insert(&[]);
+            self.grow();
+            self.note_shown(&[0])?;
+        }
+        while let Some(chunk) = self.pending.pop_front() {
+            self.apply(&chunk)?;
+            if cx.expired() {
+                return Ok(Step::Again);
+            }
+        }
+        while let Some(shown) = self.shown.pop_front() {
+            debug_assert!(shown.slots.len() <= CHUNK_ROWS_MAX, "a chunk touches at most its rows");
+            self.emit(&shown, out)?;
+            if cx.expired() && !self.shown.is_empty() {
+                return Ok(Step::Again);
+            }
+        }
+        Ok(Step::Done)
+    }
+
+    fn barrier(&mut self, cx: &mut Context<'_>) -> Result<()> {
+        let mut batch = WriteBatch::default();
+        for key in self.index.take_dirty() {
+            let stored = value_key(SLOT_NAME, &key);
+            match self.index.get(&key) {
+                Some(slot) => {
+                    let mut value = self.rows[slot as usize].to_le_bytes().to_vec();
+                    for accumulator in &self.accumulators {
+                        accumulator.encode(slot, &mut value);
+                    }
+                    batch.put(stored, value);
+                }
+                None => batch.erase(stored),
+            }
+        }
+        for accumulator in &mut self.accumulators {
+            accumulator.flush(&self.index, &mut batch);
+        }
+        cx.backend.apply(self.operator, batch)
+    }
+}

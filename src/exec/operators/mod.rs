@@ -1,0 +1,75 @@
+//! Relational operators as plain structs, tested without threads.
+
+mod aggregate;
+mod filter;
+mod project;
+
+pub use aggregate::Aggregate;
+pub(crate) use filter::filter;
+pub(crate) use project::project;
+
+use std::time::Instant;
+
+use crate::state::StateBackend;
+use crate::types::{Chunk, Result, Time};
+
+/// What an operator is given while it works.
+pub struct Context<'a> {
+    /// Where its tables are kept; not read or written outside of `open` and `barrier`.
+    pub backend: &'a mut dyn StateBackend,
+    /// When its slice of the worker's step ends.
+    pub deadline: Instant,
+}
+
+impl Context<'_> {
+    /// True when the slice is used up: hand back control soon.
+    pub fn expired(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+}
+
+/// Whether a time is finished.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It is.
+    Done,
+    /// There is more to do: call `close` again for the same time.
+    Again,
+}
+
+/// A stateful operator on one worker.
+///
+/// Its driver calls `open` once, then for each time with input `push` for every chunk of that time
+/// followed by `close` until it is done, in the order of times, and `barrier` between two times.
+/// Only `close` changes state; its output depends on the input up to its time and on nothing else.
+/// After an error or a panic it is not called again.
+pub trait Operator: Send {
+    /// Takes in what the backend holds of it.
+    ///
+    /// # Errors
+    /// XX001 when that is damaged.
+    fn open(&mut self, cx: &mut Context<'_>) -> Result<()>;
+
+    /// True when it has output without any input: it is then closed once at its first time.
+    fn starts(&self) -> bool {
+        false
+    }
+
+    /// Gathers a chunk of the next time to close.
+    ///
+    /// # Errors
+    /// When the chunk is not of the planned types.
+    fn push(&mut self, chunk: Chunk) -> Result<()>;
+
+    /// Acts on a finished time; `out` takes the changes of that time.
+    ///
+    /// # Errors
+    /// When a result cannot be represented, or an invariant is broken.
+    fn close(&mut self, time: Time, out: &mut Vec<Chunk>, cx: &mut Context<'_>) -> Result<Step>;
+
+    /// Hands what changed since the last barrier to the backend.
+    ///
+    /// # Errors
+    /// When the backend cannot be written.
+    fn barrier(&mut self, cx: &mut Context<'_>) -> Result<()>;
+}

@@ -1,0 +1,203 @@
+//! What workers and the coordinator share about a relation.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use datafusion::error::DataFusionError;
+use tokio::sync::Notify;
+
+use crate::types::{Error, RelationId, Time};
+
+/// Wakes those who wait for a relation to get on.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    notify: Notify,
+}
+
+impl Progress {
+    /// Some relation got on.
+    pub(crate) fn signal(&self) {
+        self.notify.notify_waiters();
+    }
+
+    /// Waits until `ready` gives something; looks again whenever a relation gets on. Cancel safe.
+    pub(crate) async fn wait_for<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
+        loop {
+            // Registered before the look, so that no signal falls between the two.
+            let mut signal = std::pin::pin!(self.notify.notified());
+            signal.as_mut().enable();
+            if let Some(found) = ready() {
+                return found;
+            }
+            signal.await;
+        }
+    }
+}
+
+/// A relation's progress, failure and read holds. Workers write their own places without locks; the
+/// coordinator reads.
+#[derive(Debug)]
+pub(crate) struct RelationShared {
+    pub(crate) id: RelationId,
+    pub(crate) name: String,
+    uppers: Box<[AtomicU64]>,
+    sinces: Box<[AtomicU64]>,
+    rows_in: AtomicU64,
+    rows_out: AtomicU64,
+    fill: Mutex<Fill>,
+    failure: Mutex<Option<Error>>,
+    holds: Mutex<BTreeMap<Time, usize>>,
+}
+
+#[derive(Debug)]
+struct Fill {
+    edges: usize,
+    feeds: usize,
+    whole_from: Time,
+}
+
+impl RelationShared {
+    /// A relation on `workers` workers that starts at `as_of`; it is whole when its imports on each
+    /// worker have reported: `edges` from other relations, `feeds` from the ticks.
+    pub(crate) fn new(
+        id: RelationId,
+        name: String,
+        workers: usize,
+        edges: usize,
+        feeds: usize,
+        as_of: Time,
+    ) -> RelationShared {
+        let places = |time: Time| (0..workers).map(|_| AtomicU64::new(time.as_millis())).collect();
+        RelationShared {
+            id,
+            name,
+            uppers: places(as_of),
+            sinces: places(Time::ZERO),
+            rows_in: AtomicU64::new(0),
+            rows_out: AtomicU64::new(0),
+            fill: Mutex::new(Fill { edges: edges * workers, feeds: feeds * workers, whole_from: as_of }),
+            failure: Mutex::new(None),
+            holds: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    /// Every time below is closed on all workers.
+    pub(crate) fn upper(&self) -> Time {
+        let least = self.uppers.iter().map(|upper| upper.load(Ordering::Acquire)).min();
+        Time::from_millis(least.unwrap_or(0))
+    }
+
+    /// A worker closed every time below. True when that is news.
+    pub(crate) fn advance(&self, worker: usize, upper: Time) -> bool {
+        self.uppers[worker].swap(upper.as_millis(), Ordering::AcqRel) != upper.as_millis()
+    }
+
+    /// The oldest time that can still be read.
+    pub(crate) fn since(&self) -> Time {
+        let greatest = self.sinces.iter().map(|since| since.load(Ordering::Acquire)).max();
+        Time::from_millis(greatest.unwrap_or(0)).max(self.whole_from().unwrap_or(Time::ZERO))
+    }
+
+    /// A worker gives up the history before a time.
+    pub(crate) fn forget_before(&self, worker: usize, since: Time) {
+        self.sinces[worker].store(since.as_millis(), Ordering::Release);
+    }
+
+    /// One edge on one worker has put in all that was there at `time`.
+    pub(crate) fn edge_filled(&self, time: Time) {
+        let mut fill = lock(&self.fill);
+        fill.edges = fill.edges.saturating_sub(1);
+        fill.whole_from = fill.whole_from.max(time);
+    }
+
+    /// One feed on one worker has put in all that was given before `time`.
+    pub(crate) fn feed_filled(&self, time: Time) {
+        let mut fill = lock(&self.fill);
+        fill.feeds = fill.feeds.saturating_sub(1);
+        fill.whole_from = fill.whole_from.max(time);
+    }
+
+    /// The first time at which the history of the tables and views that it reads is in; `None` while
+    /// it is not.
+    pub(crate) fn history_from(&self) -> Option<Time> {
+        let fill = lock(&self.fill);
+        (fill.edges == 0).then_some(fill.whole_from)
+    }
+
+    /// The first time at which the relation is whole; `None` while it is not.
+    pub(crate) fn whole_from(&self) -> Option<Time> {
+        let fill = lock(&self.fill);
+        (fill.edges == 0 && fill.feeds == 0).then_some(fill.whole_from)
+    }
+
+    /// Why the relation's job failed, if it did.
+    pub(crate) fn failure(&self) -> Option<Error> {
+        lock(&self.failure).clone()
+    }
+
+    /// The job fails; the first reason stays. True when this is the first.
+    pub(crate) fn fail(&self, error: Error) -> bool {
+        let mut failure = lock(&self.failure);
+        let first = failure.is_none();
+        failure.get_or_insert(error);
+        first
+    }
+
+    /// Keeps a time readable until [`Self::release`].
+    pub(crate) fn hold(&self, time: Time) {
+        *lock(&self.holds).entry(time).or_insert(0) += 1;
+    }
+
+    /// Gives a hold back.
+    pub(crate) fn release(&self, time: Time) {
+        let mut holds = lock(&self.holds);
+        if let Some(count) = holds.get_mut(&time) {
+            *count -= 1;
+            if *count == 0 {
+                holds.remove(&time);
+            }
+        }
+    }
+
+    /// The oldest time that someone holds.
+    pub(crate) fn oldest_hold(&self) -> Option<Time> {
+        lock(&self.holds).first_key_value().map(|(time, _)| *time)
+    }
+
+    pub(crate) fn count_in(&self, rows: usize) {
+        self.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
+    }
+
+    pub(crate) fn count_out(&self, rows: usize) {
+        self.rows_out.fetch_add(rows as u64, Ordering::Relaxed);
+    }
+
+    /// Changed rows in and out so far.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.rows_in.load(Ordering::Relaxed), self.rows_out.load(Ordering::Relaxed))
+    }
+}
+
+/// A lock whose data is whole even if a holder panicked: each section only moves plain values.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An expression's failure as the user's error.
+pub(crate) fn from_datafusion(error: DataFusionError) -> Error {
+    match error {
+        DataFusionError::ArrowError(error, _) => Error::from(*error),
+        DataFusionError::External(source) => match source.downcast::<Error>() {
+            Ok(error) => *error,
+            Err(source) => Error::internal(source.to_string()),
+        },
+        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => from_datafusion(*inner),
+        DataFusionError::Shared(shared) => match Arc::try_unwrap(shared) {
+            Ok(inner) => from_datafusion(inner),
+            Err(shared) => Error::internal(shared.to_string()),
+        },
+        other => Error::internal(other.to_string()),
+    }
+}
+

@@ -1,0 +1,113 @@
+//! HEAD on a local disk: the one small object that says what the directory holds.
+//!
+//! `HEAD` is a JSON object, written to a new file, synced, renamed over the old one, and the directory
+//! synced; a lock file, held for the life of the process, keeps a second process out. A crash leaves
+//! the old or the new object, never a part.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use crate::types::{Error, Result, SqlState, Time};
+
+/// What HEAD says.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Head {
+    /// Version of this format.
+    pub format_version: u32,
+    /// Number of the process's life: one more at each start.
+    pub incarnation: u64,
+    /// Every time ever handed out is below, in milliseconds: a restart begins here.
+    pub clock_bound_millis: u64,
+}
+
+/// The format that this program writes, and the newest that it reads.
+const FORMAT_VERSION: u32 = 1;
+
+/// HEAD and its lock.
+#[derive(Debug)]
+pub struct HeadFile {
+    directory: PathBuf,
+    head: Head,
+    // Held until the process ends.
+    _lock: File,
+}
+
+impl HeadFile {
+    /// Takes the directory for this process and begins the next incarnation.
+    ///
+    /// # Errors
+    /// 55000 when another process holds it; XX001 when HEAD cannot be understood.
+    pub fn open(directory: &Path) -> Result<HeadFile> {
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("LOCK"))?;
+        lock.try_lock().map_err(|_| {
+            Error::new(SqlState::ObjectNotReady, format!("data directory {} is in use", directory.display()))
+                .hint("Stop the other clink server, or give this one another --data-dir.")
+        })?;
+        let path = directory.join("HEAD");
+        let mut head = match std::fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice::<Head>(&bytes).map_err(|error| {
+                Error::new(SqlState::DataCorrupted, format!("{} is damaged: {error}", path.display()))
+                    .hint("Restore the file from a copy of the data directory.")
+            })?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                Head { format_version: FORMAT_VERSION, incarnation: 0, clock_bound_millis: 0 }
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if head.format_version > FORMAT_VERSION {
+            return Err(Error::new(
+                SqlState::DataCorrupted,
+                format!("{} was written by a newer clink (format {})", path.display(), head.format_version),
+            )
+            .hint("Start the newer program on this directory."));
+        }
+        head.incarnation += 1;
+        let mut file = HeadFile { directory: directory.to_owned(), head, _lock: lock };
+        file.store()?;
+        Ok(file)
+    }
+
+    /// What it says.
+    pub fn head(&self) -> &Head {
+        &self.head
+    }
+
+    /// Makes a new upper bound of the clock durable.
+    ///
+    /// # Errors
+    /// When it cannot be written; the old bound stays in force.
+    pub fn reserve(&mut self, bound: Time) -> Result<()> {
+        let previous = self.head.clock_bound_millis;
+        self.head.clock_bound_millis = bound.as_millis();
+        self.store().inspect_err(|_| self.head.clock_bound_millis = previous)
+    }
+
+    fn store(&mut self) -> Result<()> {
+        let (path, next) = (self.directory.join("HEAD"), self.directory.join("HEAD.next"));
+        let bytes = serde_json::to_vec(&self.head).map_err(|error| Error::internal(error.to_string()))?;
+        let mut file = File::create(&next)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&next, &path)?;
+        File::open(&self.directory)?.sync_all()?;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_lives_and_keeps_the_bound() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut head = HeadFile::open(directory.path()).expect("opens");
+        assert_eq!(head.head().incarnation, 1);
+        head.reserve(Time::from_millis(77)).expect("writes");
+        assert_eq!(HeadFile::open(directory.path()).expect_err("held").code(), SqlState::ObjectNotReady);
+        drop(head);
+        let head = HeadFile::open(directory.path()).expect("opens");
+        assert_eq!((head.head().incarnation, head.head().clock_bound_millis), (2, 77));
+    }
+}

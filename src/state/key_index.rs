@@ -1,0 +1,140 @@
+//! From encoded keys to dense slots.
+
+use std::collections::BTreeSet;
+use std::hash::BuildHasher;
+
+use hashbrown::{DefaultHashBuilder, HashTable};
+
+use super::key_encoding::Encoded;
+
+/// A place in an operator's columns of state. Slots of removed keys are used again.
+pub type Slot = u32;
+
+/// Maps encoded keys to slots, so that state is columns indexed by slot: the decoded form of a value
+/// table. Remembers the keys that changed since they were last taken, when asked to.
+#[derive(Debug, Default)]
+pub struct KeyIndex {
+    table: HashTable<Slot>,
+    keys: Vec<Box<[u8]>>,
+    free: Vec<Slot>,
+    hasher: DefaultHashBuilder,
+    track: bool,
+    dirty: BTreeSet<Box<[u8]>>,
+}
+
+impl KeyIndex {
+    /// An empty index. With `track`, changed keys are remembered for [`Self::take_dirty`].
+    pub fn new(track: bool) -> KeyIndex {
+        KeyIndex { track, ..KeyIndex::default() }
+    }
+
+    /// The slots of a batch of keys, in order; new keys get one. `new_slot` is told of each.
+    pub fn locate(&mut self, keys: &Encoded, slots: &mut Vec<Slot>, mut new_slot: impl FnMut(Slot)) {
+        slots.clear();
+        slots.reserve(keys.len());
+        for row in 0..keys.len() {
+            let (slot, is_new) = self.insert(keys.row(row));
+            if is_new {
+                new_slot(slot);
+            }
+            slots.push(slot);
+        }
+    }
+
+    /// The slot of a key, made when absent, and whether it was made.
+    pub fn insert(&mut self, key: &[u8]) -> (Slot, bool) {
+        let hash = self.hasher.hash_one(key);
+        if let Some(slot) = self.table.find(hash, |slot| &*self.keys[*slot as usize] == key) {
+            return (*slot, false);
+        }
+        let slot = match self.free.pop() {
+            Some(slot) => {
+                self.keys[slot as usize] = key.into();
+                slot
+            }
+            None => {
+                self.keys.push(key.into());
+                // 4 billion keys do not fit the memory of a worker.
+                (self.keys.len() - 1) as Slot
+            }
+        };
+        let (keys, hasher) = (&self.keys, &self.hasher);
+        self.table.insert_unique(hash, slot, |slot| hasher.hash_one(&*keys[*slot as usize]));
+        (slot, true)
+    }
+
+    /// The slot of a key.
+    pub fn get(&self, key: &[u8]) -> Option<Slot> {
+        let hash = self.hasher.hash_one(key);
+        self.table.find(hash, |slot| &*self.keys[*slot as usize] == key).copied()
+    }
+
+    /// The key of a slot in use.
+    pub fn key(&self, slot: Slot) -> &[u8] {
+        &self.keys[slot as usize]
+    }
+
+    /// Frees a slot in use; the next new key may get it.
+    pub fn remove(&mut self, slot: Slot) {
+        let key = &self.keys[slot as usize];
+        let hash = self.hasher.hash_one(&**key);
+        if let Ok(entry) = self.table.find_entry(hash, |candidate| *candidate == slot) {
+            entry.remove();
+            self.keys[slot as usize] = Box::default();
+            self.free.push(slot);
+        }
+    }
+
+    /// Notes that the value of a slot in use changes or goes.
+    pub fn touch(&mut self, slot: Slot) {
+        if self.track && !self.dirty.contains(self.key(slot)) {
+            self.dirty.insert(self.keys[slot as usize].clone());
+        }
+    }
+
+    /// The keys noted since the last call, in order; those without a slot were removed.
+    pub fn take_dirty(&mut self) -> BTreeSet<Box<[u8]>> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// True when there is no key.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// Slots ever used: the length that columns of state need.
+    pub fn slots(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Whether changed keys are remembered.
+    pub fn tracks(&self) -> bool {
+        self.track
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_found_freed_and_used_again() {
+        let mut index = KeyIndex::new(true);
+        let (a, new) = index.insert(b"a");
+        assert!(new);
+        let (b, _) = index.insert(b"b");
+        assert_eq!(index.insert(b"a"), (a, false));
+        index.touch(a);
+        index.remove(a);
+        assert_eq!(index.get(b"a"), None);
+        assert_eq!(index.insert(b"c"), (a, true));
+        assert_eq!((index.key(a), index.key(b), index.len()), (&b"c"[..], &b"b"[..], 2));
+        assert_eq!(index.take_dirty().into_iter().collect::<Vec<_>>(), vec![b"a".to_vec().into_boxed_slice()]);
+        assert!(index.take_dirty().is_empty());
+    }
+}

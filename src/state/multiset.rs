@@ -1,0 +1,99 @@
+//! Counted values per key: the decoded form of a map table.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::key_index::{KeyIndex, Slot};
+use super::layout::{map_key, split_map_key};
+use super::{StateBackend, WriteBatch};
+use crate::types::{Error, OperatorId, Result, SqlState};
+
+/// For each slot, encoded values in order, each with a count that is never zero.
+///
+/// Within one time a count may go below zero, when a retraction comes before its insertion; at the
+/// end of a time it may not.
+#[derive(Debug)]
+pub struct Multiset {
+    slot_name: String,
+    entries: Vec<BTreeMap<Box<[u8]>, i64>>,
+    track: bool,
+    dirty: BTreeSet<(Box<[u8]>, Box<[u8]>)>,
+}
+
+impl Multiset {
+    /// An empty one whose entries are stored under `slot_name`.
+    pub fn new(slot_name: String, track: bool) -> Multiset {
+        Multiset { slot_name, entries: Vec::new(), track, dirty: BTreeSet::new() }
+    }
+
+    /// Makes room for slots below `slots`.
+    pub fn resize(&mut self, slots: usize) {
+        if self.entries.len() < slots {
+            self.entries.resize_with(slots, BTreeMap::new);
+        }
+    }
+
+    /// Adds `diff` to a value's count and gives the count before and after.
+    pub fn add(&mut self, index: &KeyIndex, slot: Slot, value: &[u8], diff: i64) -> (i64, i64) {
+        if self.track {
+            self.dirty.insert((index.key(slot).into(), value.into()));
+        }
+        let entries = &mut self.entries[slot as usize];
+        match entries.get_mut(value) {
+            Some(count) => {
+                let before = *count;
+                *count += diff;
+                let after = *count;
+                if after == 0 {
+                    entries.remove(value);
+                }
+                (before, after)
+            }
+            None => {
+                if diff != 0 {
+                    entries.insert(value.into(), diff);
+                }
+                (0, diff)
+            }
+        }
+    }
+
+    /// A slot's values and counts, in order of value.
+    pub fn entries(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&[u8], i64)> {
+        self.entries[slot as usize].iter().map(|(value, count)| (&**value, *count))
+    }
+
+    /// Forgets a slot's values, which are all gone by their counts.
+    pub fn clear(&mut self, slot: Slot) {
+        self.entries[slot as usize].clear();
+    }
+
+    /// Hands the entries that changed since the last call to a batch. Entries of keys without a
+    /// slot are erased.
+    pub fn flush(&mut self, index: &KeyIndex, batch: &mut WriteBatch) {
+        for (key, value) in std::mem::take(&mut self.dirty) {
+            let stored = map_key(&self.slot_name, &key, &value);
+            match index.get(&key).and_then(|slot| self.entries[slot as usize].get(&value)) {
+                Some(count) => batch.put(stored, count.to_le_bytes().to_vec()),
+                None => batch.erase(stored),
+            }
+        }
+    }
+
+    /// Takes in the stored entries of the keys of `index`.
+    ///
+    /// # Errors
+    /// XX001 when an entry belongs to no key or is not a count.
+    pub fn load(&mut self, index: &KeyIndex, operator: OperatorId, backend: &dyn StateBackend) -> Result<()> {
+        self.resize(index.slots());
+        let slot_name = self.slot_name.clone();
+        let entries = &mut self.entries;
+        backend.scan(operator, &[], &mut |stored, count| {
+            let Some((key, value)) = split_map_key(&slot_name, stored)? else { return Ok(()) };
+            let damaged = || Error::new(SqlState::DataCorrupted, format!("a stored entry of {slot_name} is damaged"));
+            let slot = index.get(key).ok_or_else(damaged)?;
+            let count = i64::from_le_bytes(count.try_into().map_err(|_| damaged())?);
+            entries[slot as usize].insert(value.into(), count);
+            Ok(())
+        })
+    }
+}
