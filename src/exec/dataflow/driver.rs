@@ -30,6 +30,10 @@ use crate::types::{Chunk, Error, Result, Time};
 
 pub(super) type Packets<'scope> = Stream<'scope, u64, Packet>;
 
+/// With less stack than this, a piece of work gets a new one of [`STACK_GROWTH`] bytes.
+const STACK_LEFT_MIN: usize = 1 << 20;
+const STACK_GROWTH: usize = 8 << 20;
+
 /// A job on one worker, as its operators see it.
 #[derive(Clone)]
 pub(super) struct JobContext {
@@ -84,6 +88,8 @@ impl JobContext {
 
     /// Runs a piece of an operator; an error or a panic fails the job.
     pub(super) fn guard<T>(&self, work: impl FnOnce() -> Result<T>) -> Option<T> {
+        // Expressions are evaluated by recursion, as deep as they were written.
+        let work = || stacker::maybe_grow(STACK_LEFT_MIN, STACK_GROWTH, work);
         let error = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Ok(value)) => return Some(value),
             Ok(Err(error)) => error,
