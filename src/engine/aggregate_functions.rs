@@ -91,8 +91,7 @@ fn delimiter(args: &AccumulatorArgs<'_>) -> Result<String> {
     match literal.map(Literal::value) {
         Some(ScalarValue::Utf8(text)) => Ok(text.clone().unwrap_or_default()),
         _ => Err(external(
-            Error::unsupported("string_agg takes a literal as its delimiter")
-                .hint("Write string_agg(column, ', ')."),
+            Error::unsupported("string_agg takes a literal as its delimiter").hint("Write string_agg(column, ', ')."),
         )),
     }
 }
@@ -119,8 +118,11 @@ impl AggregateUDFImpl for Aggregate {
         let wanted = if matches!(self.function, AggregateFunction::StringAgg { .. }) { 2 } else { 1 };
         if arguments.len() != wanted {
             return Err(external(
-                Error::new(types::SqlState::UndefinedFunction, format!("function {} of {} arguments does not exist", self.name, arguments.len()))
-                    .hint(format!("It takes {wanted}.")),
+                Error::new(
+                    types::SqlState::UndefinedFunction,
+                    format!("function {} of {} arguments does not exist", self.name, arguments.len()),
+                )
+                .hint(format!("It takes {wanted}.")),
             ));
         }
         let coerced: Vec<DataType> = arguments

@@ -12,11 +12,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use timely::container::NoopBuilder;
+use timely::dataflow::Stream;
 use timely::dataflow::channels::pact::{DistributorPact, ParallelizationContract, Pipeline};
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
-use timely::dataflow::Stream;
 use timely::progress::frontier::MutableAntichain;
 
 use super::container::Packet;
@@ -302,7 +302,9 @@ pub(super) fn arrange<'scope>(
     job: &JobContext,
 ) {
     match route {
-        Route::Keys { columns, codec } if job.peers > 1 => arrange_by(stream, by_keys(columns, codec), local, backend, job),
+        Route::Keys { columns, codec } if job.peers > 1 => {
+            arrange_by(stream, by_keys(columns, codec), local, backend, job)
+        }
         Route::Local | Route::Keys { .. } => arrange_by(stream, Pipeline, local, backend, job),
     }
 }
