@@ -91,8 +91,7 @@ fn delimiter(args: &AccumulatorArgs<'_>) -> Result<String> {
     match literal.map(Literal::value) {
         Some(ScalarValue::Utf8(text)) => Ok(text.clone().unwrap_or_default()),
         _ => Err(external(
-            Error::unsupported("string_agg takes a literal as its delimiter")
-                .hint("Write string_agg(column, ', ')."),
+            Error::unsupported("string_agg takes a literal as its delimiter").hint("Write string_agg(column, ', ')."),
         )),
     }
 }
@@ -119,8 +118,11 @@ impl AggregateUDFImpl for Aggregate {
         let wanted = if matches!(self.function, AggregateFunction::StringAgg { .. }) { 2 } else { 1 };
         if arguments.len() != wanted {
             return Err(external(
-                Error::new(types::SqlState::UndefinedFunction, format!("function {} of {} arguments does not exist", self.name, arguments.len()))
-                    .hint(format!("It takes {wanted}.")),
+                Error::new(
+                    types::SqlState::UndefinedFunction,
+                    format!("function {} of {} arguments does not exist", self.name, arguments.len()),
+                )
+                .hint(format!("It takes {wanted}.")),
             ));
         }
         let coerced: Vec<DataType> = arguments
@@ -159,7 +161,8 @@ impl AggregateUDFImpl for Aggregate {
         if !args.order_bys.is_empty()
             && let Some(ordered) = self.ordered()
         {
-            return ordered.accumulator(args);
+            let result = args.return_field.data_type().clone();
+            return Ok(Box::new(Typed { inner: ordered.accumulator(args)?, result }));
         }
         let mut adapter = self.adapter(&args)?;
         adapter.grow(1);
@@ -172,6 +175,35 @@ impl AggregateUDFImpl for Aggregate {
 
     fn create_groups_accumulator(&self, args: AccumulatorArgs) -> Result<Box<dyn GroupsAccumulator>> {
         Ok(Box::new(self.adapter(&args)?))
+    }
+}
+
+/// One of DataFusion's accumulators with our result type.
+#[derive(Debug)]
+struct Typed {
+    inner: Box<dyn DataFusionAccumulator>,
+    result: DataType,
+}
+
+impl DataFusionAccumulator for Typed {
+    fn update_batch(&mut self, values: &[ArrayRef]) -> Result<()> {
+        self.inner.update_batch(values)
+    }
+
+    fn evaluate(&mut self) -> Result<ScalarValue> {
+        self.inner.evaluate()?.cast_to(&self.result)
+    }
+
+    fn size(&self) -> usize {
+        self.inner.size()
+    }
+
+    fn state(&mut self) -> Result<Vec<ScalarValue>> {
+        self.inner.state()
+    }
+
+    fn merge_batch(&mut self, states: &[ArrayRef]) -> Result<()> {
+        self.inner.merge_batch(states)
     }
 }
 

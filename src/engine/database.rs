@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use datafusion::execution::SessionState;
 use datafusion::execution::FunctionRegistry;
+use datafusion::execution::SessionState;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
 use tokio_util::sync::CancellationToken;
@@ -17,8 +17,8 @@ use crate::exec::source::Source;
 use crate::sql;
 use crate::types::{Error, RelationId, Result, Time};
 
-use super::api::{Column, EngineConfig, JobInfo, ViewInfo};
 use super::aggregate_functions;
+use super::api::{Column, EngineConfig, JobInfo, ViewInfo};
 use super::coordinator::{Coordinator, CoordinatorConfig, RelationState};
 use super::recovery;
 use super::relations::DATABASE;

@@ -32,9 +32,7 @@ use crate::types::{Error, SqlState};
 
 /// Puts the meaning into a plan that has not been analysed.
 pub(crate) fn apply(plan: LogicalPlan) -> DataFusionResult<LogicalPlan> {
-    Ok(plan
-        .transform_up_with_subqueries(|node| node_with_meaning(node).map(Transformed::yes))?
-        .data)
+    Ok(plan.transform_up_with_subqueries(|node| node_with_meaning(node).map(Transformed::yes))?.data)
 }
 
 fn node_with_meaning(node: LogicalPlan) -> DataFusionResult<LogicalPlan> {
@@ -49,11 +47,7 @@ fn node_with_meaning(node: LogicalPlan) -> DataFusionResult<LogicalPlan> {
             let rows = values
                 .values
                 .into_iter()
-                .map(|row| {
-                    row.into_iter()
-                        .map(|expression| expression_with_meaning(expression, &empty))
-                        .collect()
-                })
+                .map(|row| row.into_iter().map(|expression| expression_with_meaning(expression, &empty)).collect())
                 .collect::<DataFusionResult<Vec<Vec<Expr>>>>()?;
             LogicalPlanBuilder::values(rows)?.build()
         }
@@ -63,9 +57,7 @@ fn node_with_meaning(node: LogicalPlan) -> DataFusionResult<LogicalPlan> {
             let names = NamePreserver::new(&node);
             let rewritten = node.map_expressions(|expression| {
                 let name = names.save(&expression);
-                Ok(Transformed::yes(
-                    name.restore(expression_with_meaning(expression, &schema)?),
-                ))
+                Ok(Transformed::yes(name.restore(expression_with_meaning(expression, &schema)?)))
             })?;
             rewritten.data.recompute_schema()
         }
@@ -73,10 +65,7 @@ fn node_with_meaning(node: LogicalPlan) -> DataFusionResult<LogicalPlan> {
 }
 
 /// Puts the meaning into an expression over columns of `schema`.
-pub(crate) fn expression_with_meaning(
-    expression: Expr,
-    schema: &DFSchema,
-) -> DataFusionResult<Expr> {
+pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> DataFusionResult<Expr> {
     Ok(expression
         .transform_up(|expression| {
             Ok(match expression {
@@ -85,20 +74,13 @@ pub(crate) fn expression_with_meaning(
                     None => Transformed::no(Expr::Literal(value, metadata)),
                 },
                 Expr::BinaryExpr(binary) => match arithmetic(binary.op) {
-                    Some(operator) => match arithmetic_with_meaning(
-                        operator,
-                        *binary.left,
-                        *binary.right,
-                        schema,
-                    )? {
+                    Some(operator) => match arithmetic_with_meaning(operator, *binary.left, *binary.right, schema)? {
                         Planned::Meant(expression) => Transformed::yes(expression),
-                        Planned::Other(left, right) => {
-                            Transformed::no(Expr::BinaryExpr(BinaryExpr {
-                                left: Box::new(left),
-                                op: binary.op,
-                                right: Box::new(right),
-                            }))
-                        }
+                        Planned::Other(left, right) => Transformed::no(Expr::BinaryExpr(BinaryExpr {
+                            left: Box::new(left),
+                            op: binary.op,
+                            right: Box::new(right),
+                        })),
                     },
                     None => Transformed::no(Expr::BinaryExpr(binary)),
                 },
@@ -108,9 +90,7 @@ pub(crate) fn expression_with_meaning(
                 },
                 Expr::Cast(inner) => match inner.expr.get_type(schema) {
                     // A text that was cast to text is no longer of an unknown type.
-                    Ok(from) if from == *inner.field.data_type() => {
-                        Transformed::no(Expr::Cast(inner))
-                    }
+                    Ok(from) if from == *inner.field.data_type() => Transformed::no(Expr::Cast(inner)),
                     Ok(from) => {
                         let to = inner.field.data_type().clone();
                         Transformed::yes(cast(*inner.expr, &from, &to))
@@ -120,17 +100,9 @@ pub(crate) fn expression_with_meaning(
                 Expr::WindowFunction(mut call) => {
                     // Window functions read offsets and counts as 64-bit literals while planning.
                     if matches!(call.fun, WindowFunctionDefinition::WindowUDF(_)) {
-                        for argument in call
-                            .params
-                            .args
-                            .iter_mut()
-                            .skip(usize::from(call.fun.name() != "ntile"))
-                        {
+                        for argument in call.params.args.iter_mut().skip(usize::from(call.fun.name() != "ntile")) {
                             if let Expr::Literal(ScalarValue::Int32(Some(value)), _) = argument {
-                                *argument = Expr::Literal(
-                                    ScalarValue::Int64(Some(i64::from(*value))),
-                                    None,
-                                );
+                                *argument = Expr::Literal(ScalarValue::Int64(Some(i64::from(*value))), None);
                             }
                         }
                     }
@@ -155,12 +127,8 @@ fn with_integer_literal(expression: Expr) -> Expr {
 
 fn integer_literal(value: &ScalarValue) -> Option<ScalarValue> {
     match value {
-        ScalarValue::Int64(Some(value)) => i32::try_from(*value)
-            .ok()
-            .map(|value| ScalarValue::Int32(Some(value))),
-        ScalarValue::UInt64(Some(value)) => {
-            Some(ScalarValue::Decimal128(Some(i128::from(*value)), 20, 0))
-        }
+        ScalarValue::Int64(Some(value)) => i32::try_from(*value).ok().map(|value| ScalarValue::Int32(Some(value))),
+        ScalarValue::UInt64(Some(value)) => Some(ScalarValue::Decimal128(Some(i128::from(*value)), 20, 0)),
         _ => None,
     }
 }
@@ -182,29 +150,17 @@ enum Planned {
     Other(Expr, Expr),
 }
 
-fn arithmetic_with_meaning(
-    operator: Arithmetic,
-    a: Expr,
-    b: Expr,
-    schema: &DFSchema,
-) -> DataFusionResult<Planned> {
+fn arithmetic_with_meaning(operator: Arithmetic, a: Expr, b: Expr, schema: &DFSchema) -> DataFusionResult<Planned> {
     let (Ok(left), Ok(right)) = (a.get_type(schema), b.get_type(schema)) else {
         return Ok(Planned::Other(a, b));
     };
     let is_timestamp = |data_type: &DataType| matches!(data_type, DataType::Timestamp(..));
-    let is_moment =
-        |data_type: &DataType| is_timestamp(data_type) || *data_type == DataType::Date32;
+    let is_moment = |data_type: &DataType| is_timestamp(data_type) || *data_type == DataType::Date32;
     let days = |date: Expr| datafusion::logical_expr::cast(date, DataType::Int32);
     let date = |days: Expr| datafusion::logical_expr::cast(days, DataType::Date32);
-    let (plus, minus) = (
-        operator == Arithmetic::Add,
-        operator == Arithmetic::Subtract,
-    );
+    let (plus, minus) = (operator == Arithmetic::Add, operator == Arithmetic::Subtract);
     let undefined = |left: &DataType, right: &DataType| {
-        Err(to_datafusion(undefined_operator(
-            operator.symbol(),
-            &[sql_name(left), sql_name(right)],
-        )))
+        Err(to_datafusion(undefined_operator(operator.symbol(), &[sql_name(left), sql_name(right)])))
     };
     Ok(Planned::Meant(match (&left, &right) {
         (l, r) if is_number(l) && (is_number(r) || *r == DataType::Null) => operator.call(a, b),
@@ -220,9 +176,7 @@ fn arithmetic_with_meaning(
             return undefined(l, r);
         }
         (DataType::Utf8, DataType::Utf8) => return undefined(&left, &right),
-        (DataType::Date32, r) if r.is_integer() && (plus || minus) => {
-            date(operator.call(days(a), b))
-        }
+        (DataType::Date32, r) if r.is_integer() && (plus || minus) => date(operator.call(days(a), b)),
         (l, DataType::Date32) if l.is_integer() && plus => date(operator.call(a, days(b))),
         (DataType::Date32, DataType::Date32) if minus => operator.call(days(a), days(b)),
         (l, r) if minus && is_moment(l) && is_moment(r) => timestamp_difference(a, b),
@@ -251,14 +205,10 @@ impl ExprPlanner for ArithmeticPlanner {
         };
         let RawBinaryExpr { op, left, right } = binary;
         let (left, right) = (with_integer_literal(left), with_integer_literal(right));
-        Ok(
-            match arithmetic_with_meaning(operator, left, right, schema)? {
-                Planned::Meant(expression) => PlannerResult::Planned(expression),
-                Planned::Other(left, right) => {
-                    PlannerResult::Original(RawBinaryExpr { op, left, right })
-                }
-            },
-        )
+        Ok(match arithmetic_with_meaning(operator, left, right, schema)? {
+            Planned::Meant(expression) => PlannerResult::Planned(expression),
+            Planned::Other(left, right) => PlannerResult::Original(RawBinaryExpr { op, left, right }),
+        })
     }
 }
 
@@ -282,14 +232,10 @@ fn category(data_type: &DataType) -> u8 {
 
 fn is_unknown(branch: &LogicalPlan, column: usize) -> bool {
     match branch {
-        LogicalPlan::Projection(projection) => {
-            projection.expr.get(column).is_some_and(|expression| {
-                matches!(
-                    expression.clone().unalias(),
-                    Expr::Literal(ScalarValue::Utf8(_), _)
-                )
-            })
-        }
+        LogicalPlan::Projection(projection) => projection
+            .expr
+            .get(column)
+            .is_some_and(|expression| matches!(expression.clone().unalias(), Expr::Literal(ScalarValue::Utf8(_), _))),
         LogicalPlan::Sort(sort) => is_unknown(&sort.input, column),
         LogicalPlan::SubqueryAlias(alias) => is_unknown(&alias.input, column),
         _ => false,
@@ -316,20 +262,12 @@ fn with_cast(
             }
         })
         .collect();
-    Ok(Arc::new(LogicalPlan::Projection(Projection::try_new(
-        expressions,
-        Arc::clone(branch),
-    )?)))
+    Ok(Arc::new(LogicalPlan::Projection(Projection::try_new(expressions, Arc::clone(branch))?)))
 }
 
 /// Checks that a UNION's columns match, and gives text literals the type of the other branches.
 fn match_branches(union: Union) -> DataFusionResult<LogicalPlan> {
-    let width = union
-        .inputs
-        .iter()
-        .map(|input| input.schema().fields().len())
-        .min()
-        .unwrap_or(0);
+    let width = union.inputs.iter().map(|input| input.schema().fields().len()).min().unwrap_or(0);
     let mut inputs = union.inputs;
     for column in 0..width {
         let mut found: Option<DataType> = None;
@@ -342,11 +280,7 @@ fn match_branches(union: Union) -> DataFusionResult<LogicalPlan> {
                 Some(other) if category(other) != category(data_type) => {
                     let error = Error::new(
                         SqlState::DatatypeMismatch,
-                        format!(
-                            "UNION types {} and {} cannot be matched",
-                            sql_name(other),
-                            sql_name(data_type)
-                        ),
+                        format!("UNION types {} and {} cannot be matched", sql_name(other), sql_name(data_type)),
                     )
                     .hint("Cast one of the columns, such as column::text.");
                     return Err(to_datafusion(error));
@@ -359,15 +293,8 @@ fn match_branches(union: Union) -> DataFusionResult<LogicalPlan> {
             continue;
         };
         // A double or a real is preferred to the exact numbers, as in PostgreSQL.
-        let has = |wanted: &DataType| {
-            inputs
-                .iter()
-                .any(|input| input.schema().field(column).data_type() == wanted)
-        };
-        let float = [DataType::Float64, DataType::Float32]
-            .into_iter()
-            .find(has)
-            .filter(|_| category(&found) == 1);
+        let has = |wanted: &DataType| inputs.iter().any(|input| input.schema().field(column).data_type() == wanted);
+        let float = [DataType::Float64, DataType::Float32].into_iter().find(has).filter(|_| category(&found) == 1);
         for input in &mut inputs {
             let from = input.schema().field(column).data_type().clone();
             if is_unknown(input, column) {

@@ -20,50 +20,30 @@ fn refused(text: &str) -> Error {
 fn texts_are_split_at_semicolons_with_their_places() {
     let text = " SELECT 1 ;\n;-- nothing\n;;  select ';' /* ; */ -- end\n";
     let statements = parse(text).expect("two statements");
-    let shown: Vec<(usize, &str)> = statements
-        .iter()
-        .map(|s| (s.offset, s.text.as_str()))
-        .collect();
+    let shown: Vec<(usize, &str)> = statements.iter().map(|s| (s.offset, s.text.as_str())).collect();
     assert_eq!(shown, vec![(1, "SELECT 1"), (28, "select ';'")]);
     for empty in ["", ";", ";;;", "-- only a comment", "/* one */ ; -- two"] {
         assert!(parse(empty).expect(empty).is_empty(), "{empty}");
     }
     // Positions count characters, over lines and beyond ASCII, in the whole text.
     assert_eq!(refused("SELECT 'é€';\n SELEC 1").position_at(), Some(15));
-    assert_eq!(
-        refused("SELECT 1;\nSELECT 'é' FROM t u v").position_at(),
-        Some(31)
-    );
+    assert_eq!(refused("SELECT 1;\nSELECT 'é' FROM t u v").position_at(), Some(31));
 }
 
 #[test]
 fn statements_become_what_they_say() {
     assert!(matches!(one("flush"), StatementKind::Flush));
     assert!(matches!(one("WAIT;"), StatementKind::Flush));
-    assert!(matches!(
-        one("(select 1) union all (values (2))"),
-        StatementKind::Query(_)
-    ));
+    assert!(matches!(one("(select 1) union all (values (2))"), StatementKind::Query(_)));
     assert!(matches!(one("table t"), StatementKind::Query(_)));
-    assert!(matches!(
-        one("with x as (select 1) select * from x"),
-        StatementKind::Query(_)
-    ));
+    assert!(matches!(one("with x as (select 1) select * from x"), StatementKind::Query(_)));
     assert!(matches!(
         one("insert into t (a) values (1) on conflict (a) do update set a = 2 returning a"),
         StatementKind::Insert(_)
     ));
-    assert!(matches!(
-        one("update t set a = a + 1 where b returning *"),
-        StatementKind::Update(_)
-    ));
-    assert!(matches!(
-        one("delete from t where a = 1"),
-        StatementKind::Delete(_)
-    ));
-    assert!(
-        matches!(one("truncate table s.t, u"), StatementKind::Truncate(names) if names.len() == 2)
-    );
+    assert!(matches!(one("update t set a = a + 1 where b returning *"), StatementKind::Update(_)));
+    assert!(matches!(one("delete from t where a = 1"), StatementKind::Delete(_)));
+    assert!(matches!(one("truncate table s.t, u"), StatementKind::Truncate(names) if names.len() == 2));
     assert!(
         matches!(one("explain select 1"), StatementKind::Explain(explain) if matches!(*explain, Explain::Query(_)))
     );
@@ -84,31 +64,16 @@ fn statements_become_what_they_say() {
             "show create materialized view S.\"V\"",
             Show::Create(
                 ObjectKind::MaterializedView,
-                Name {
-                    schema: Some("s".into()),
-                    name: "V".into(),
-                    position: 31,
-                },
+                Name { schema: Some("s".into()), name: "V".into(), position: 31 },
             ),
         ),
     ] {
-        assert!(
-            matches!(one(text), StatementKind::Show(found) if found == show),
-            "{text}"
-        );
+        assert!(matches!(one(text), StatementKind::Show(found) if found == show), "{text}");
     }
     assert!(matches!(one("describe \"T\""), StatementKind::Describe(d) if d.name.name == "T"));
     for (text, name, value) in [
-        (
-            "SET rw_implicit_flush = true",
-            "rw_implicit_flush",
-            Some("true"),
-        ),
-        (
-            "set streaming_parallelism = 4",
-            "streaming_parallelism",
-            Some("4"),
-        ),
+        ("SET rw_implicit_flush = true", "rw_implicit_flush", Some("true")),
+        ("set streaming_parallelism = 4", "streaming_parallelism", Some("4")),
         ("SET search_path TO a, \"B\"", "search_path", Some("a, B")),
         ("set session x.y to 'a b'", "x.y", Some("a b")),
         ("set x = -1", "x", Some("-1")),
@@ -117,28 +82,12 @@ fn statements_become_what_they_say() {
         ("set time zone 'UTC'", "timezone", Some("UTC")),
         ("set names 'utf8'", "client_encoding", Some("utf8")),
     ] {
-        let StatementKind::Set(set) = one(text) else {
-            panic!("{text}")
-        };
-        assert_eq!(
-            (set.name.as_str(), set.value.as_deref()),
-            (name, value),
-            "{text}"
-        );
+        let StatementKind::Set(set) = one(text) else { panic!("{text}") };
+        assert_eq!((set.name.as_str(), set.value.as_deref()), (name, value), "{text}");
     }
-    let StatementKind::Drop(drop) = one("DROP MATERIALIZED VIEW IF EXISTS a, S.b CASCADE") else {
-        panic!("no drop")
-    };
-    assert_eq!(
-        (drop.kind, drop.if_exists, drop.cascade),
-        (ObjectKind::MaterializedView, true, true)
-    );
-    assert_eq!(
-        drop.names
-            .last()
-            .map(|name| (name.schema.as_deref(), name.name.as_str())),
-        Some((Some("s"), "b"))
-    );
+    let StatementKind::Drop(drop) = one("DROP MATERIALIZED VIEW IF EXISTS a, S.b CASCADE") else { panic!("no drop") };
+    assert_eq!((drop.kind, drop.if_exists, drop.cascade), (ObjectKind::MaterializedView, true, true));
+    assert_eq!(drop.names.last().map(|name| (name.schema.as_deref(), name.name.as_str())), Some((Some("s"), "b")));
 }
 
 #[test]
@@ -150,16 +99,10 @@ fn tables_are_read_with_columns_keys_and_options() {
     ) else {
         panic!("no table")
     };
-    assert_eq!(
-        (table.name.schema.as_deref(), table.name.name.as_str()),
-        (Some("s"), "orders")
-    );
+    assert_eq!((table.name.schema.as_deref(), table.name.name.as_str()), (Some("s"), "orders"));
     assert!(table.if_not_exists && table.append_only);
-    let columns: Vec<(&str, &str, bool)> = table
-        .columns
-        .iter()
-        .map(|c| (c.name.as_str(), c.sql_type.as_str(), c.nullable))
-        .collect();
+    let columns: Vec<(&str, &str, bool)> =
+        table.columns.iter().map(|c| (c.name.as_str(), c.sql_type.as_str(), c.nullable)).collect();
     assert_eq!(
         columns,
         vec![
@@ -170,45 +113,18 @@ fn tables_are_read_with_columns_keys_and_options() {
         ]
     );
     assert_eq!(table.primary_key, vec![1, 0]);
-    let options: Vec<(&str, &str)> = table
-        .options
-        .iter()
-        .map(|(key, value)| (key.as_str(), value.text.as_str()))
-        .collect();
-    assert_eq!(
-        options,
-        vec![
-            ("connector", "file"),
-            ("properties.group.id", "5"),
-            ("quoted.key", "true")
-        ]
-    );
+    let options: Vec<(&str, &str)> =
+        table.options.iter().map(|(key, value)| (key.as_str(), value.text.as_str())).collect();
+    assert_eq!(options, vec![("connector", "file"), ("properties.group.id", "5"), ("quoted.key", "true")]);
 
     let words = "CREATE TABLE k(\"table\" TEXT, \"group\" INT, \"order\" INT, \"window\" INT, \"timestamp\" TIMESTAMP, \"user\" TEXT, \"end\" INT)";
-    let StatementKind::CreateTable(table) = one(words) else {
-        panic!("no table")
-    };
-    let names: Vec<&str> = table
-        .columns
-        .iter()
-        .map(|column| column.name.as_str())
-        .collect();
-    assert_eq!(
-        names,
-        vec![
-            "table",
-            "group",
-            "order",
-            "window",
-            "timestamp",
-            "user",
-            "end"
-        ]
-    );
+    let StatementKind::CreateTable(table) = one(words) else { panic!("no table") };
+    let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(names, vec!["table", "group", "order", "window", "timestamp", "user", "end"]);
 
-    let StatementKind::CreateMaterializedView(view) = one(
-        "CREATE MATERIALIZED VIEW m(Low,\"High\") WITH (background = true) AS  SELECT 1,2 -- two",
-    ) else {
+    let StatementKind::CreateMaterializedView(view) =
+        one("CREATE MATERIALIZED VIEW m(Low,\"High\") WITH (background = true) AS  SELECT 1,2 -- two")
+    else {
         panic!("no view")
     };
     assert_eq!(view.columns, vec!["low", "High"]);
@@ -226,185 +142,53 @@ const WRONG: &[(&str, SqlState, usize)] = &[
     ("CREATE TABEL t (a int)", SqlState::SyntaxError, 8),
     ("CREATE TABLE t (a int,)", SqlState::SyntaxError, 23),
     ("CREATE TABLE t (a int) x", SqlState::SyntaxError, 24),
-    (
-        "CREATE TABLE t (a int, a text)",
-        SqlState::DuplicateColumn,
-        24,
-    ),
-    (
-        "CREATE TABLE t (a int primary key, b int primary key)",
-        SqlState::InvalidTableDefinition,
-        42,
-    ),
-    (
-        "CREATE TABLE t (a int, primary key (b))",
-        SqlState::UndefinedColumn,
-        37,
-    ),
+    ("CREATE TABLE t (a int, a text)", SqlState::DuplicateColumn, 24),
+    ("CREATE TABLE t (a int primary key, b int primary key)", SqlState::InvalidTableDefinition, 42),
+    ("CREATE TABLE t (a int, primary key (b))", SqlState::UndefinedColumn, 37),
     ("CREATE TABLE t (a intt)", SqlState::UndefinedObject, 19),
-    (
-        "CREATE TABLE t (a jsonb)",
-        SqlState::FeatureNotSupported,
-        19,
-    ),
-    (
-        "CREATE TABLE t (a serial)",
-        SqlState::FeatureNotSupported,
-        19,
-    ),
-    (
-        "CREATE TABLE t (a int CHECK (a > 0))",
-        SqlState::FeatureNotSupported,
-        23,
-    ),
-    (
-        "CREATE TABLE t (a int UNIQUE)",
-        SqlState::FeatureNotSupported,
-        23,
-    ),
-    (
-        "CREATE TABLE t (a int REFERENCES o(id))",
-        SqlState::FeatureNotSupported,
-        23,
-    ),
-    (
-        "CREATE TABLE t (a int, UNIQUE (a))",
-        SqlState::FeatureNotSupported,
-        24,
-    ),
-    (
-        "CREATE TABLE t (a int, CHECK (a > 0))",
-        SqlState::FeatureNotSupported,
-        24,
-    ),
-    (
-        "CREATE TABLE t (a int, FOREIGN KEY (a) REFERENCES o)",
-        SqlState::FeatureNotSupported,
-        24,
-    ),
-    (
-        "CREATE TABLE t (a int, b int AS (a + 1))",
-        SqlState::FeatureNotSupported,
-        30,
-    ),
-    (
-        "CREATE TABLE t (a int, b int GENERATED ALWAYS AS (a) STORED)",
-        SqlState::FeatureNotSupported,
-        30,
-    ),
-    (
-        "CREATE TABLE t (ts timestamp, WATERMARK FOR ts AS ts)",
-        SqlState::FeatureNotSupported,
-        31,
-    ),
-    (
-        "CREATE TABLE t AS SELECT 1",
-        SqlState::FeatureNotSupported,
-        16,
-    ),
-    (
-        "CREATE TABLE t (a int) PARTITIONED BY (a)",
-        SqlState::FeatureNotSupported,
-        24,
-    ),
-    (
-        "CREATE TABLE t (a int) WITH (a = 1, A = 2)",
-        SqlState::SyntaxError,
-        37,
-    ),
-    (
-        "CREATE TABLE a.b.c (a int)",
-        SqlState::FeatureNotSupported,
-        14,
-    ),
+    ("CREATE TABLE t (a jsonb)", SqlState::FeatureNotSupported, 19),
+    ("CREATE TABLE t (a serial)", SqlState::FeatureNotSupported, 19),
+    ("CREATE TABLE t (a int CHECK (a > 0))", SqlState::FeatureNotSupported, 23),
+    ("CREATE TABLE t (a int UNIQUE)", SqlState::FeatureNotSupported, 23),
+    ("CREATE TABLE t (a int REFERENCES o(id))", SqlState::FeatureNotSupported, 23),
+    ("CREATE TABLE t (a int, UNIQUE (a))", SqlState::FeatureNotSupported, 24),
+    ("CREATE TABLE t (a int, CHECK (a > 0))", SqlState::FeatureNotSupported, 24),
+    ("CREATE TABLE t (a int, FOREIGN KEY (a) REFERENCES o)", SqlState::FeatureNotSupported, 24),
+    ("CREATE TABLE t (a int, b int AS (a + 1))", SqlState::FeatureNotSupported, 30),
+    ("CREATE TABLE t (a int, b int GENERATED ALWAYS AS (a) STORED)", SqlState::FeatureNotSupported, 30),
+    ("CREATE TABLE t (ts timestamp, WATERMARK FOR ts AS ts)", SqlState::FeatureNotSupported, 31),
+    ("CREATE TABLE t AS SELECT 1", SqlState::FeatureNotSupported, 16),
+    ("CREATE TABLE t (a int) PARTITIONED BY (a)", SqlState::FeatureNotSupported, 24),
+    ("CREATE TABLE t (a int) WITH (a = 1, A = 2)", SqlState::SyntaxError, 37),
+    ("CREATE TABLE a.b.c (a int)", SqlState::FeatureNotSupported, 14),
     ("CREATE SOURCE t (a int)", SqlState::FeatureNotSupported, 8),
     ("CREATE SINK s FROM t", SqlState::FeatureNotSupported, 8),
     ("CREATE STREAM s (a int)", SqlState::FeatureNotSupported, 8),
     ("CREATE INDEX i ON t (a)", SqlState::FeatureNotSupported, 8),
-    (
-        "CREATE FUNCTION f() RETURNS int",
-        SqlState::FeatureNotSupported,
-        8,
-    ),
-    (
-        "CREATE OR REPLACE VIEW v AS SELECT 1",
-        SqlState::FeatureNotSupported,
-        11,
-    ),
-    (
-        "CREATE VIEW v (a, A) AS SELECT 1, 2",
-        SqlState::DuplicateColumn,
-        19,
-    ),
-    (
-        "CREATE MATERIALIZED VIEW v WITH (backgrund = true) AS SELECT 1",
-        SqlState::InvalidParameterValue,
-        34,
-    ),
-    (
-        "CREATE MATERIALIZED VIEW v WITH (background = 7) AS SELECT 1",
-        SqlState::InvalidParameterValue,
-        34,
-    ),
-    (
-        "CREATE MATERIALIZED VIEW v AS SELECT 1 EMIT ON WINDOW CLOSE",
-        SqlState::FeatureNotSupported,
-        40,
-    ),
-    (
-        "SELECT * FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute')",
-        SqlState::FeatureNotSupported,
-        15,
-    ),
-    (
-        "SELECT count(*) FROM t GROUP BY HOP(ts, 1, 2)",
-        SqlState::FeatureNotSupported,
-        33,
-    ),
-    (
-        "SELECT * FROM t MATCH_RECOGNIZE (PATTERN (A))",
-        SqlState::FeatureNotSupported,
-        17,
-    ),
-    (
-        "SELECT * FROM a JOIN b FOR SYSTEM_TIME AS OF a.ts ON true",
-        SqlState::FeatureNotSupported,
-        24,
-    ),
+    ("CREATE FUNCTION f() RETURNS int", SqlState::FeatureNotSupported, 8),
+    ("CREATE OR REPLACE VIEW v AS SELECT 1", SqlState::FeatureNotSupported, 11),
+    ("CREATE VIEW v (a, A) AS SELECT 1, 2", SqlState::DuplicateColumn, 19),
+    ("CREATE MATERIALIZED VIEW v WITH (backgrund = true) AS SELECT 1", SqlState::InvalidParameterValue, 34),
+    ("CREATE MATERIALIZED VIEW v WITH (background = 7) AS SELECT 1", SqlState::InvalidParameterValue, 34),
+    ("CREATE MATERIALIZED VIEW v AS SELECT 1 EMIT ON WINDOW CLOSE", SqlState::FeatureNotSupported, 40),
+    ("SELECT * FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute')", SqlState::FeatureNotSupported, 15),
+    ("SELECT count(*) FROM t GROUP BY HOP(ts, 1, 2)", SqlState::FeatureNotSupported, 33),
+    ("SELECT * FROM t MATCH_RECOGNIZE (PATTERN (A))", SqlState::FeatureNotSupported, 17),
+    ("SELECT * FROM a JOIN b FOR SYSTEM_TIME AS OF a.ts ON true", SqlState::FeatureNotSupported, 24),
     ("SELECT `a` FROM t", SqlState::FeatureNotSupported, 8),
-    (
-        "SELECT * FROM t FOR UPDATE",
-        SqlState::FeatureNotSupported,
-        1,
-    ),
+    ("SELECT * FROM t FOR UPDATE", SqlState::FeatureNotSupported, 1),
     ("SELECT 1 INTO t", SqlState::FeatureNotSupported, 1),
     ("SUBSCRIBE v", SqlState::FeatureNotSupported, 1),
     ("COPY t FROM STDIN", SqlState::FeatureNotSupported, 1),
     ("BEGIN", SqlState::FeatureNotSupported, 1),
     ("COMMIT", SqlState::FeatureNotSupported, 1),
-    (
-        "DECLARE c CURSOR FOR SELECT 1",
-        SqlState::FeatureNotSupported,
-        1,
-    ),
+    ("DECLARE c CURSOR FOR SELECT 1", SqlState::FeatureNotSupported, 1),
     ("EXECUTE p", SqlState::FeatureNotSupported, 1),
     ("PREPARE p AS SELECT 1", SqlState::FeatureNotSupported, 1),
-    (
-        "ALTER TABLE t ADD COLUMN b int",
-        SqlState::FeatureNotSupported,
-        1,
-    ),
-    (
-        "REFRESH MATERIALIZED VIEW v",
-        SqlState::FeatureNotSupported,
-        1,
-    ),
+    ("ALTER TABLE t ADD COLUMN b int", SqlState::FeatureNotSupported, 1),
+    ("REFRESH MATERIALIZED VIEW v", SqlState::FeatureNotSupported, 1),
     ("EXPLAIN ANALYZE SELECT 1", SqlState::FeatureNotSupported, 9),
-    (
-        "EXPLAIN (FORMAT json) SELECT 1",
-        SqlState::FeatureNotSupported,
-        9,
-    ),
+    ("EXPLAIN (FORMAT json) SELECT 1", SqlState::FeatureNotSupported, 9),
     ("DROP INDEX i", SqlState::FeatureNotSupported, 6),
     ("DROP TABEL t", SqlState::SyntaxError, 6),
     ("DROP TABLE", SqlState::SyntaxError, 11),
@@ -421,11 +205,7 @@ fn wrong_statements_are_refused_with_code_place_and_hint() {
         let error = refused(text);
         let hint = error.hint_text().is_some_and(|hint| !hint.is_empty());
         if error.code() != *code || error.position_at() != Some(*position) || !hint {
-            wrong.push(format!(
-                "{text}: {error:?} at {:?}, hint {:?}",
-                error.position_at(),
-                error.hint_text()
-            ));
+            wrong.push(format!("{text}: {error:?} at {:?}, hint {:?}", error.position_at(), error.hint_text()));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -447,12 +227,7 @@ fn depth_and_length_are_limited() {
         format!("SELECT a{}", "[1]".repeat(100_000)),
     ] {
         let error = refused(&text);
-        assert_eq!(
-            error.code(),
-            SqlState::StatementTooComplex,
-            "{}…: {error:?}",
-            &text[..30]
-        );
+        assert_eq!(error.code(), SqlState::StatementTooComplex, "{}…: {error:?}", &text[..30]);
     }
     // Work must not double with every level.
     let calls = format!("SELECT {}1{}", "abs(".repeat(100), ")".repeat(100));

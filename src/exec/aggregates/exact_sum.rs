@@ -173,9 +173,9 @@ where
 
     fn update(&mut self, changes: &Changes<'_>) -> Result<()> {
         let values = changes.values()?;
-        let values = values.as_primitive_opt::<T>().ok_or_else(|| {
-            Error::internal(format!("a sum was given {} for {}", values.data_type(), T::DATA_TYPE))
-        })?;
+        let values = values
+            .as_primitive_opt::<T>()
+            .ok_or_else(|| Error::internal(format!("a sum was given {} for {}", values.data_type(), T::DATA_TYPE)))?;
         let (sums, counts) = (&mut self.sums, &mut self.counts);
         changes.for_each_value(values, |row, slot, diff| {
             sums[slot] = sums[slot].plus(values.value(row).times(diff));
