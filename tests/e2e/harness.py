@@ -4,6 +4,7 @@ A server runs on free loopback ports over a data directory of its own. `Server` 
 line, so nothing here sleeps and hopes. Only processes started here are ever signalled.
 """
 
+import ctypes
 import json
 import os
 import queue
@@ -35,13 +36,19 @@ def binary():
     return path
 
 
+def end_with_parent():
+    """In the child: SIGKILL when the tests end, however they end (Linux)."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
 class Server:
     """One `clink serve` process; start it again on the same data with `start`."""
 
-    def __init__(self, data_dir, workers=2, flags=()):
+    def __init__(self, data_dir, workers=2, pg="127.0.0.1:0", http="127.0.0.1:0"):
         self.data_dir = Path(data_dir)
         self.workers = workers
-        self.flags = list(flags)
+        self.listen = ["--pg", pg, "--http", http]
         self.log_path = self.data_dir.with_name(self.data_dir.name + ".log")
         self.process = None
         self.start()
@@ -54,9 +61,11 @@ class Server:
 
     def start(self):
         command = [binary(), "serve", "--data-dir", str(self.data_dir), "--workers", str(self.workers)]
-        command += ["--pg", "127.0.0.1:0", "--http", "127.0.0.1:0", *self.flags]
+        command += self.listen
         with open(self.log_path, "ab") as log:
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+            self.process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=end_with_parent
+            )
         # The line comes through a thread, so that a server that never gets ready fails the test.
         lines = queue.Queue(maxsize=1)
         threading.Thread(target=lambda: lines.put(self.process.stdout.readline()), daemon=True).start()

@@ -147,7 +147,7 @@ class Definer(Connected):
         with server.connect() as connection:
             for name in listed:
                 connection.execute(f"SELECT * FROM {name}")
-                assert rows(connection, f"SHOW CREATE {'TABLE' if listed[name] == 'table' else 'VIEW'} {name}")
+                assert rows(connection, f"SHOW CREATE {listed[name]} {name}")
 
 
 def kind_of(name):
