@@ -203,9 +203,8 @@ fn sql_shows_what_the_files_say() {
                 loop {
                     let next = todo.lock().expect("no thread panics with it").pop_front();
                     let Some((path, workers)) = next else { break };
-                    let done = runtime.block_on(async {
-                        if completing { complete(path).await } else { run(path, workers).await }
-                    });
+                    let done = runtime
+                        .block_on(async { if completing { complete(path).await } else { run(path, workers).await } });
                     if let Err(fault) = done {
                         let fault = format!("== {} with {workers} worker(s)\n{fault}", path.display());
                         faults.lock().expect("no thread panics with it").push(fault);
@@ -215,5 +214,11 @@ fn sql_shows_what_the_files_say() {
         }
     });
     let faults = faults.into_inner().expect("no thread panics with it");
-    assert!(faults.is_empty(), "{} of {} runs failed\n{}", faults.len(), found.len() * workers.len(), faults.join("\n"));
+    assert!(
+        faults.is_empty(),
+        "{} of {} runs failed\n{}",
+        faults.len(),
+        found.len() * workers.len(),
+        faults.join("\n")
+    );
 }
