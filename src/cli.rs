@@ -17,6 +17,9 @@ use clink::env::Env;
 use clink::server::{BoundSockets, Listen, ServerAddresses};
 use clink::types::Error;
 
+/// Planning walks expressions by recursion, as deep as the parser lets them be.
+const IO_STACK_BYTES: usize = 8 << 20;
+
 /// How long tasks on the blocking pool may go on after everything else has ended.
 const RUNTIME_STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -159,7 +162,12 @@ fn address(flag: &str, text: &str) -> Result<Option<SocketAddr>, String> {
 
 fn serve(config: ServeConfig, log: LogLevel) -> ExitCode {
     init_logs(log);
-    let runtime = match tokio::runtime::Builder::new_multi_thread().thread_name("clink-io").enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .thread_name("clink-io")
+        .thread_stack_size(IO_STACK_BYTES)
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return failed(&format!("could not start the runtime: {error}")),
     };

@@ -14,7 +14,15 @@ const ALLOWED: [(&str, &[&str]); 9] = [
     ("catalog", &["types", "env", "exec::plan"]),
     (
         "sql",
-        &["types", "env", "catalog", "exec::plan", "exec::aggregate_types", "connectors::options", "connectors::OptionValue"],
+        &[
+            "types",
+            "env",
+            "catalog",
+            "exec::plan",
+            "exec::aggregate_types",
+            "connectors::options",
+            "connectors::OptionValue",
+        ],
     ),
     ("engine", &["types", "env", "sql", "connectors", "catalog", "exec", "state"]),
     ("server", &["types", "env", "engine"]),
@@ -109,7 +117,8 @@ fn imports_point_down() {
 
 #[test]
 fn groups_are_taken_apart() {
-    let text = "use crate::{types::{Error, Time as T}, exec::plan};\nfn f() -> crate::sql::Statement {}\nuse $crate::x;";
+    let text =
+        "use crate::{types::{Error, Time as T}, exec::plan};\nfn f() -> crate::sql::Statement {}\nuse $crate::x;";
     assert_eq!(crate_paths(text), ["types::Error", "types::Time", "exec::plan", "sql::Statement"]);
     assert!(is_allowed("sql", &["exec::plan"], "exec::plan::JobPlan"));
     assert!(!is_allowed("sql", &["exec::plan"], "exec::source::Source"));

@@ -182,8 +182,7 @@ impl Coordinator {
             bindings: Default::default(),
             waiting_for_feeds: Vec::new(),
         };
-        let sequencer =
-            std::thread::Builder::new().name("sequencer".to_owned()).spawn(move || sequencer.run())?;
+        let sequencer = std::thread::Builder::new().name("sequencer".to_owned()).spawn(move || sequencer.run())?;
         let inner = Inner {
             executor,
             relations,

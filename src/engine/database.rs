@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use datafusion::execution::FunctionRegistry;
 use datafusion::execution::SessionState;
 use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::session_state::SessionStateBuilder;
@@ -16,6 +17,7 @@ use crate::exec::source::Source;
 use crate::sql;
 use crate::types::{Error, RelationId, Result, Time};
 
+use super::aggregate_functions;
 use super::api::{Column, EngineConfig, JobInfo, ViewInfo};
 use super::coordinator::{Coordinator, CoordinatorConfig, RelationState};
 use super::recovery;
@@ -270,7 +272,11 @@ fn base_state(workers: usize, memory_bytes: u64) -> Result<SessionState> {
         .build_arc()
         .map_err(crate::engine::error_of)?;
     let builder = SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_default_features();
-    Ok(sql::configure(builder).build())
+    let mut state = sql::configure(builder).build();
+    for function in aggregate_functions::functions() {
+        state.register_udaf(function).map_err(crate::engine::error_of)?;
+    }
+    Ok(state)
 }
 
 /// Rows tables by name, as [`super::relations::Relations::with_rows`] takes them.

@@ -1,8 +1,8 @@
 //! Reading external sources: a thread per feed that reads and decodes ahead, up to a bound.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
-use std::sync::Arc;
 
 use crate::exec::source::{Offset, Read, Source};
 use crate::exec::{FeedId, FeedInput};

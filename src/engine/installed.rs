@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use super::coordinator::{RelationKind, RelationSpec, RelationState, RelationStatus};
+use crate::exec::ImportKind;
 use crate::exec::arrangement::Layout;
 use crate::exec::plan::{JobPlan, OperatorSpec};
 use crate::exec::relation::{Progress, RelationShared, lock};
 use crate::exec::source::Source;
-use crate::exec::ImportKind;
 use crate::types::{Error, RelationId, Result, SqlState, Time};
 
 /// A relation that is installed.
@@ -166,7 +166,8 @@ impl Relations {
     pub(super) fn trouble(&self, id: RelationId) -> Option<Error> {
         let installed = lock(&self.installed);
         let (at, error) = failure(&installed, id)?;
-        let name = |id: RelationId| installed.get(&id).map_or_else(|| id.to_string(), |r| r.spec.qualified_name.clone());
+        let name =
+            |id: RelationId| installed.get(&id).map_or_else(|| id.to_string(), |r| r.spec.qualified_name.clone());
         let message = if at == id {
             format!("{} has failed", name(id))
         } else {

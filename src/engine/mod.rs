@@ -9,6 +9,7 @@
 //!
 //! Deliberately absent: wire formats.
 
+mod aggregate_functions;
 mod api;
 pub mod coordinator;
 mod cursor;
@@ -32,7 +33,7 @@ mod settings;
 mod show;
 mod timeline;
 
-pub use crate::sql::sql_name as type_name;
+pub use crate::sql::{Statement, sql_name as type_name};
 pub use api::{Answer, Column, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Tag, ViewInfo};
 pub use database::Engine;
 pub use errors::error_of;

@@ -139,7 +139,8 @@ impl Sequencer {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let due = feeds_may_give && Instant::now() >= next_feed_tick;
-                    let held_back = if batch.is_urgent() || due { self.tick(std::mem::take(&mut batch)) } else { false };
+                    let held_back =
+                        if batch.is_urgent() || due { self.tick(std::mem::take(&mut batch)) } else { false };
                     if due {
                         feeds_may_give = held_back || !self.waiting_for_feeds.is_empty();
                         next_feed_tick = Instant::now() + if held_back { RETRY } else { TICK };
@@ -311,7 +312,8 @@ impl Sequencer {
         let Some(source) = self.relations.source(table)? else { return Ok(()) };
         let bound = self.bindings.get(&table).copied().unwrap_or_default();
         if catch_up {
-            let mut feed = self.start_feed(FeedId::CatchUp(job, table), table, &source, Offset::default(), Some(bound))?;
+            let mut feed =
+                self.start_feed(FeedId::CatchUp(job, table), table, &source, Offset::default(), Some(bound))?;
             feed.jobs.push(job);
             self.feeds.push(feed);
         }

@@ -100,10 +100,11 @@ impl TimelineLog {
 
     fn try_append(&mut self, record: &Record, sync: bool) -> Result<()> {
         let payload = encode(record)?;
-        let length = u32::try_from(payload.len()).ok().filter(|length| *length <= RECORD_BYTES_MAX).ok_or_else(|| {
-            Error::new(SqlState::ProgramLimitExceeded, "a transaction's changes exceed 1 GiB")
-                .hint("Write fewer rows at a time.")
-        })?;
+        let length =
+            u32::try_from(payload.len()).ok().filter(|length| *length <= RECORD_BYTES_MAX).ok_or_else(|| {
+                Error::new(SqlState::ProgramLimitExceeded, "a transaction's changes exceed 1 GiB")
+                    .hint("Write fewer rows at a time.")
+            })?;
         self.env.failpoints().pass("timeline.append")?;
         let mut bytes = Vec::with_capacity(payload.len() + 8);
         bytes.extend_from_slice(&length.to_le_bytes());
@@ -248,7 +249,8 @@ mod tests {
 
     fn record(time: u64, value: i64) -> Record {
         let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int64, true)]));
-        let rows = RecordBatch::try_new(schema, vec![Arc::new(Int64Array::from(vec![Some(value), None]))]).expect("fits");
+        let rows =
+            RecordBatch::try_new(schema, vec![Arc::new(Int64Array::from(vec![Some(value), None]))]).expect("fits");
         Record {
             time: Time::from_millis(time),
             bindings: vec![(RelationId(4), Offset(time * 10))],

@@ -146,7 +146,14 @@ impl Layout {
         };
         let (key_types, value_types) = (types(&key_columns), types(&value_columns));
         let key_codec = if unique { RowCodec::for_keys(&key_types)? } else { RowCodec::for_rows(&key_types)? };
-        Ok(Layout { value_codec: RowCodec::for_rows(&value_types)?, schema, key_columns, value_columns, key_codec, unique })
+        Ok(Layout {
+            value_codec: RowCodec::for_rows(&value_types)?,
+            schema,
+            key_columns,
+            value_columns,
+            key_codec,
+            unique,
+        })
     }
 
     pub(crate) fn schema(&self) -> &SchemaRef {
@@ -451,7 +458,12 @@ impl Arrangement {
     }
 
     /// A key group's rows at a time, in key order, behind a key.
-    fn rows_at<'a>(&'a self, time: Time, group: KeyGroup, after: Option<&[u8]>) -> impl Iterator<Item = (&'a [u8], &'a Entry)> {
+    fn rows_at<'a>(
+        &'a self,
+        time: Time,
+        group: KeyGroup,
+        after: Option<&[u8]>,
+    ) -> impl Iterator<Item = (&'a [u8], &'a Entry)> {
         let mut overlay: BTreeMap<&'a [u8], Option<&'a Entry>> = BTreeMap::new();
         // From the newest to the oldest, so that what stands is the first change after `time`.
         for undo in self.history.iter().rev().take_while(|undo| undo.time > time) {

@@ -14,8 +14,8 @@ pub(crate) mod arrangement;
 mod dataflow;
 pub mod operators;
 pub mod plan;
-pub mod source;
 pub(crate) mod relation;
+pub mod source;
 
 pub(crate) use dataflow::{
     Executor, ExecutorConfig, FeedId, FeedInput, ImportKind, JobSpec, Peek, PeekAnswer, PeekRange, WorkerCommand,

@@ -200,4 +200,3 @@ pub(crate) fn from_datafusion(error: DataFusionError) -> Error {
         other => Error::internal(other.to_string()),
     }
 }
-

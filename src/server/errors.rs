@@ -37,34 +37,7 @@ pub(crate) fn fields(error: &Error) -> ErrorFields {
 
 /// The user-facing error within an error of a row stream.
 pub(crate) fn of_stream(error: datafusion::error::DataFusionError) -> Error {
-    use datafusion::error::DataFusionError;
-    match error {
-        DataFusionError::ArrowError(error, _) => Error::from(*error),
-        DataFusionError::External(source) => match source.downcast::<Error>() {
-            Ok(error) => *error,
-            Err(source) => Error::internal(source.to_string()),
-        },
-        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => of_stream(*inner),
-        DataFusionError::Shared(shared) => of_shared(&shared),
-        DataFusionError::Execution(message) => Error::new(SqlState::InvalidParameterValue, message),
-        DataFusionError::ResourcesExhausted(message) => Error::new(SqlState::OutOfMemory, message),
-        DataFusionError::NotImplemented(message) => Error::unsupported(message),
-        other => Error::internal(other.strip_backtrace()),
-    }
-}
-
-/// The same for an error that several readers share and nobody may take apart.
-fn of_shared(error: &datafusion::error::DataFusionError) -> Error {
-    use datafusion::error::DataFusionError;
-    match error {
-        DataFusionError::External(source) => match source.downcast_ref::<Error>() {
-            Some(error) => error.clone(),
-            None => Error::internal(source.to_string()),
-        },
-        DataFusionError::Context(_, inner) | DataFusionError::Diagnostic(_, inner) => of_shared(inner),
-        DataFusionError::Shared(shared) => of_shared(shared),
-        other => Error::internal(other.strip_backtrace()),
-    }
+    crate::engine::error_of(error)
 }
 
 #[cfg(test)]

@@ -46,9 +46,7 @@ fn function(name: &str, delimiter: Option<&str>) -> Option<AggregateFunction> {
         "var_pop" | "var_population" => AggregateFunction::VarPop,
         "stddev" | "stddev_samp" => AggregateFunction::StddevSamp,
         "stddev_pop" => AggregateFunction::StddevPop,
-        "string_agg" => AggregateFunction::StringAgg {
-            delimiter: delimiter?.to_owned(),
-        },
+        "string_agg" => AggregateFunction::StringAgg { delimiter: delimiter?.to_owned() },
         "array_agg" => AggregateFunction::ArrayAgg,
         _ => return None,
     })
@@ -61,69 +59,44 @@ fn function(name: &str, delimiter: Option<&str>) -> Option<AggregateFunction> {
 pub(crate) fn call(expression: &Expr) -> Result<Call> {
     let inner = expression.clone().unalias();
     let Expr::AggregateFunction(PlannedFunction { func, params }) = inner else {
-        return Err(Error::internal(format!(
-            "{expression} stands where an aggregate should"
-        )));
+        return Err(Error::internal(format!("{expression} stands where an aggregate should")));
     };
     let name = func.name().to_lowercase();
     let delimiter = params.args.get(1).and_then(text_literal).map(str::to_owned);
     if name == "string_agg" && delimiter.is_none() {
-        return Err(refuse(
-            "string_agg with a delimiter that is not a literal",
-            "Write string_agg(column, ', ').",
-        ));
+        return Err(refuse("string_agg with a delimiter that is not a literal", "Write string_agg(column, ', ')."));
     }
     let Some(function) = function(&name, delimiter.as_deref()) else {
         let hint = match near_miss(&name, NAMES.iter().copied()) {
             Some(near) => format!("Perhaps you meant {near}."),
-            None => format!(
-                "The aggregates of materialized views are {}.",
-                NAMES.join(", ")
-            ),
+            None => format!("The aggregates of materialized views are {}.", NAMES.join(", ")),
         };
         return Err(refuse(&format!("aggregate {name}"), &hint));
     };
-    let ordered_by_value = matches!(
-        function,
-        AggregateFunction::StringAgg { .. } | AggregateFunction::ArrayAgg
-    );
-    if ordered_by_value
-        && !params.order_by.is_empty()
-        && !is_value_order(&params.order_by, params.args.first())
-    {
+    let ordered_by_value = matches!(function, AggregateFunction::StringAgg { .. } | AggregateFunction::ArrayAgg);
+    if ordered_by_value && !params.order_by.is_empty() && !is_value_order(&params.order_by, params.args.first()) {
         return Err(refuse(
             &format!("{name} with ORDER BY"),
             "Leave ORDER BY out: the values come in their own ascending order.",
         ));
     }
     if params.null_treatment.is_some() {
-        return Err(refuse(
-            "IGNORE NULLS or RESPECT NULLS",
-            "Filter with FILTER (WHERE x IS NOT NULL).",
-        ));
+        return Err(refuse("IGNORE NULLS or RESPECT NULLS", "Filter with FILTER (WHERE x IS NOT NULL)."));
     }
     let arguments_taken = if name == "string_agg" { 2 } else { 1 };
     if params.args.len() > arguments_taken {
-        return Err(refuse(
-            &format!("{name} of several arguments"),
-            "Aggregate one expression.",
-        ));
+        return Err(refuse(&format!("{name} of several arguments"), "Aggregate one expression."));
     }
     let argument = params.args.into_iter().next();
     // `count(*)` is planned as the count of a literal that is never NULL.
     let counts_rows = function == AggregateFunction::Count
         && !params.distinct
-        && argument
-            .as_ref()
-            .is_none_or(|argument| matches!(argument, Expr::Literal(value, _) if !value.is_null()));
+        && argument.as_ref().is_none_or(|argument| matches!(argument, Expr::Literal(value, _) if !value.is_null()));
     // Duplicates change nothing in these.
     let distinct = params.distinct
         && !matches!(
             function,
-            AggregateFunction::Min
-                | AggregateFunction::Max
-                | AggregateFunction::BoolAnd
-                | AggregateFunction::BoolOr
+            AggregateFunction::Min | AggregateFunction::Max | AggregateFunction::BoolAnd | AggregateFunction::BoolOr
         );
     Ok(Call {
         function,

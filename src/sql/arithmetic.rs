@@ -14,8 +14,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, PrimitiveArray};
 use arrow::compute::try_binary;
 use arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type,
-    Int64Type, i256,
+    ArrowPrimitiveType, DataType, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type, i256,
 };
 use arrow::error::ArrowError;
 use datafusion::common::ScalarValue;
@@ -68,20 +67,14 @@ impl Arithmetic {
 
     /// `left op right` as a call.
     pub(crate) fn call(self, left: Expr, right: Expr) -> Expr {
-        let function = CheckedArithmetic {
-            operator: self,
-            signature: Signature::user_defined(Volatility::Immutable),
-        };
+        let function = CheckedArithmetic { operator: self, signature: Signature::user_defined(Volatility::Immutable) };
         ScalarUDF::new_from_impl(function).call(vec![left, right])
     }
 }
 
 /// `-value` as a call.
 pub(crate) fn negate(value: Expr) -> Expr {
-    ScalarUDF::new_from_impl(Negate {
-        signature: Signature::user_defined(Volatility::Immutable),
-    })
-    .call(vec![value])
+    ScalarUDF::new_from_impl(Negate { signature: Signature::user_defined(Volatility::Immutable) }).call(vec![value])
 }
 
 /// True for names of functions here, which can fail on a row.
@@ -99,9 +92,7 @@ fn operand(data_type: &DataType) -> Option<DataType> {
         Float16 | Float32 => Float32,
         Float64 => Float64,
         Decimal128(precision, scale) => Decimal128(*precision, *scale),
-        Decimal32(_, scale) | Decimal64(_, scale) | Decimal256(_, scale) => {
-            Decimal128(PRECISION, *scale)
-        }
+        Decimal32(_, scale) | Decimal64(_, scale) | Decimal256(_, scale) => Decimal128(PRECISION, *scale),
         Dictionary(_, value) => return operand(value),
         _ => return None,
     })
@@ -146,19 +137,12 @@ fn result(operator: Arithmetic, left: &DataType, right: &DataType) -> DataType {
     let (DataType::Decimal128(p1, s1), DataType::Decimal128(p2, s2)) = (left, right) else {
         return left.clone();
     };
-    let (p1, p2, s1, s2) = (
-        i16::from(*p1),
-        i16::from(*p2),
-        i16::from(*s1),
-        i16::from(*s2),
-    );
+    let (p1, p2, s1, s2) = (i16::from(*p1), i16::from(*p2), i16::from(*s1), i16::from(*s2));
     let scale = s1.max(s2);
     let whole = (p1 - s1).max(p2 - s2);
     let (precision, scale) = match operator {
         Arithmetic::Add | Arithmetic::Subtract => (whole + scale + 1, scale),
-        Arithmetic::Multiply
-            if p1 + p2 < i16::from(PRECISION) || s1 + s2 <= i16::from(PRODUCT_SCALE) =>
-        {
+        Arithmetic::Multiply if p1 + p2 < i16::from(PRECISION) || s1 + s2 <= i16::from(PRODUCT_SCALE) => {
             (p1 + p2 + 1, s1 + s2)
         }
         Arithmetic::Multiply => (i16::from(PRECISION), scale.max(i16::from(PRODUCT_SCALE))),
@@ -203,9 +187,9 @@ impl ScalarUDFImpl for CheckedArithmetic {
 
     fn coerce_types(&self, types: &[DataType]) -> DataFusionResult<Vec<DataType>> {
         match types {
-            [left, right] => promote(left, right)
-                .map(|(left, right)| vec![left, right])
-                .ok_or_else(|| self.undefined(types)),
+            [left, right] => {
+                promote(left, right).map(|(left, right)| vec![left, right]).ok_or_else(|| self.undefined(types))
+            }
             _ => Err(self.undefined(types)),
         }
     }
@@ -223,21 +207,14 @@ impl ScalarUDFImpl for CheckedArithmetic {
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
         let rows = args.number_rows;
         let [left, right] = args.args.as_slice() else {
-            return Err(to_datafusion(Error::internal(
-                "an operator takes two arguments",
-            )));
+            return Err(to_datafusion(Error::internal("an operator takes two arguments")));
         };
-        let constant = matches!(
-            (left, right),
-            (ColumnarValue::Scalar(_), ColumnarValue::Scalar(_))
-        );
+        let constant = matches!((left, right), (ColumnarValue::Scalar(_), ColumnarValue::Scalar(_)));
         let rows = if constant { 1 } else { rows };
         let (left, right) = (left.to_array(rows)?, right.to_array(rows)?);
         let values = compute(self.operator, &left, &right, args.return_field.data_type())?;
         if constant {
-            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(
-                &values, 0,
-            )?))
+            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&values, 0)?))
         } else {
             Ok(ColumnarValue::Array(values))
         }
@@ -257,12 +234,7 @@ pub(crate) fn out_of_range(data_type: &DataType) -> Error {
     Error::new(SqlState::NumericOutOfRange, message)
 }
 
-fn compute(
-    operator: Arithmetic,
-    left: &ArrayRef,
-    right: &ArrayRef,
-    result: &DataType,
-) -> Result<ArrayRef, ArrowError> {
+fn compute(operator: Arithmetic, left: &ArrayRef, right: &ArrayRef, result: &DataType) -> Result<ArrayRef, ArrowError> {
     Ok(match left.data_type() {
         DataType::Int16 => integers::<Int16Type>(operator, left, right)?,
         DataType::Int32 => integers::<Int32Type>(operator, left, right)?,
@@ -271,9 +243,7 @@ fn compute(
         DataType::Float64 => floats::<Float64Type>(operator, left, right)?,
         DataType::Decimal128(..) => decimals(operator, left, right, result)?,
         other => {
-            return Err(to_arrow(Error::internal(format!(
-                "no arithmetic on {other}"
-            ))));
+            return Err(to_arrow(Error::internal(format!("no arithmetic on {other}"))));
         }
     })
 }
@@ -315,11 +285,7 @@ fn divides(operator: Arithmetic) -> bool {
     matches!(operator, Arithmetic::Divide | Arithmetic::Remainder)
 }
 
-fn integers<T>(
-    operator: Arithmetic,
-    left: &ArrayRef,
-    right: &ArrayRef,
-) -> Result<ArrayRef, ArrowError>
+fn integers<T>(operator: Arithmetic, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef, ArrowError>
 where
     T: ArrowPrimitiveType,
     T::Native: Integer,
@@ -329,8 +295,7 @@ where
         if divides(operator) && b == T::Native::default() {
             return Err(division_by_zero());
         }
-        a.checked(operator, b)
-            .ok_or_else(|| to_arrow(out_of_range(&T::DATA_TYPE)))
+        a.checked(operator, b).ok_or_else(|| to_arrow(out_of_range(&T::DATA_TYPE)))
     })?;
     Ok(Arc::new(values))
 }
@@ -367,11 +332,7 @@ macro_rules! float {
 }
 float!(f32, f64);
 
-fn floats<T>(
-    operator: Arithmetic,
-    left: &ArrayRef,
-    right: &ArrayRef,
-) -> Result<ArrayRef, ArrowError>
+fn floats<T>(operator: Arithmetic, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef, ArrowError>
 where
     T: ArrowPrimitiveType,
     T::Native: Float,
@@ -391,10 +352,7 @@ where
             Arithmetic::Add | Arithmetic::Subtract | Arithmetic::Remainder => false,
         };
         if vanished {
-            return Err(to_arrow(Error::new(
-                SqlState::NumericOutOfRange,
-                "value out of range: underflow",
-            )));
+            return Err(to_arrow(Error::new(SqlState::NumericOutOfRange, "value out of range: underflow")));
         }
         Ok(value)
     })?;
@@ -403,11 +361,7 @@ where
 
 /// Ten to a power, which is at most 76: the largest that fits.
 fn power(exponent: i16) -> Option<i256> {
-    i256::from_i128(10).checked_pow(
-        u32::try_from(exponent)
-            .ok()
-            .filter(|exponent| *exponent <= 76)?,
-    )
+    i256::from_i128(10).checked_pow(u32::try_from(exponent).ok().filter(|exponent| *exponent <= 76)?)
 }
 
 /// `value / divisor`, halves away from zero.
@@ -419,11 +373,7 @@ pub(crate) fn divide_rounded(value: i256, divisor: i256) -> Option<i256> {
     if rest_size < divisor_size.wrapping_sub(rest_size) || rest == i256::ZERO {
         return Some(quotient);
     }
-    let away = if (value < i256::ZERO) == (divisor < i256::ZERO) {
-        i256::ONE
-    } else {
-        i256::MINUS_ONE
-    };
+    let away = if (value < i256::ZERO) == (divisor < i256::ZERO) { i256::ONE } else { i256::MINUS_ONE };
     quotient.checked_add(away)
 }
 
@@ -433,11 +383,8 @@ fn decimals(
     right: &ArrayRef,
     result: &DataType,
 ) -> Result<ArrayRef, ArrowError> {
-    let (
-        DataType::Decimal128(_, s1),
-        DataType::Decimal128(_, s2),
-        DataType::Decimal128(precision, scale),
-    ) = (left.data_type(), right.data_type(), result)
+    let (DataType::Decimal128(_, s1), DataType::Decimal128(_, s2), DataType::Decimal128(precision, scale)) =
+        (left.data_type(), right.data_type(), result)
     else {
         return Err(to_arrow(Error::internal("numerics without a scale")));
     };
@@ -459,17 +406,10 @@ fn decimals(
             Arithmetic::Add => level().and_then(|(a, b)| a.checked_add(b)),
             Arithmetic::Subtract => level().and_then(|(a, b)| a.checked_sub(b)),
             Arithmetic::Remainder => level().and_then(|(a, b)| a.checked_rem(b)),
-            Arithmetic::Multiply => a
-                .checked_mul(b)
-                .and_then(|value| divide_rounded(value, product?)),
-            Arithmetic::Divide => {
-                quotient.and_then(|factor| divide_rounded(a.checked_mul(factor)?, b))
-            }
+            Arithmetic::Multiply => a.checked_mul(b).and_then(|value| divide_rounded(value, product?)),
+            Arithmetic::Divide => quotient.and_then(|factor| divide_rounded(a.checked_mul(factor)?, b)),
         };
-        value
-            .and_then(i256::to_i128)
-            .filter(|value| value.unsigned_abs() < bound.unsigned_abs())
-            .ok_or_else(overflow)
+        value.and_then(i256::to_i128).filter(|value| value.unsigned_abs() < bound.unsigned_abs()).ok_or_else(overflow)
     })?;
     Ok(Arc::new(values.with_precision_and_scale(precision, scale)?))
 }
@@ -508,9 +448,7 @@ impl ScalarUDFImpl for Negate {
         let values = value.to_array(if constant { 1 } else { args.number_rows })?;
         let negated = negated(&values)?;
         if constant {
-            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(
-                &negated, 0,
-            )?))
+            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&negated, 0)?))
         } else {
             Ok(ColumnarValue::Array(negated))
         }
@@ -523,9 +461,8 @@ fn negated(values: &ArrayRef) -> Result<ArrayRef, ArrowError> {
         negate: impl Fn(T::Native) -> Option<T::Native>,
     ) -> Result<ArrayRef, ArrowError> {
         let values = values.as_primitive::<T>();
-        let negated: PrimitiveArray<T> = values.try_unary(|value| {
-            negate(value).ok_or_else(|| to_arrow(out_of_range(values.data_type())))
-        })?;
+        let negated: PrimitiveArray<T> =
+            values.try_unary(|value| negate(value).ok_or_else(|| to_arrow(out_of_range(values.data_type()))))?;
         Ok(Arc::new(negated.with_data_type(values.data_type().clone())))
     }
     match values.data_type() {
@@ -567,18 +504,9 @@ mod tests {
         assert_eq!(of(Arithmetic::Add, &Int16, &Int32), Int32);
         assert_eq!(of(Arithmetic::Divide, &Int32, &Int64), Int64);
         assert_eq!(of(Arithmetic::Add, &Float32, &Int32), Float64);
-        assert_eq!(
-            of(Arithmetic::Multiply, &Decimal128(12, 2), &Decimal128(2, 1)),
-            Decimal128(15, 3)
-        );
-        assert_eq!(
-            of(Arithmetic::Divide, &Decimal128(9, 3), &Int32),
-            Decimal128(38, 16)
-        );
-        assert_eq!(
-            of(Arithmetic::Add, &Decimal128(12, 2), &Int32),
-            Decimal128(13, 2)
-        );
+        assert_eq!(of(Arithmetic::Multiply, &Decimal128(12, 2), &Decimal128(2, 1)), Decimal128(15, 3));
+        assert_eq!(of(Arithmetic::Divide, &Decimal128(9, 3), &Int32), Decimal128(38, 16));
+        assert_eq!(of(Arithmetic::Add, &Decimal128(12, 2), &Int32), Decimal128(13, 2));
         assert_eq!(promote(&Utf8, &Int32), None);
     }
 }

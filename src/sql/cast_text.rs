@@ -9,24 +9,12 @@ use crate::types::{Error, SqlState};
 
 /// A double in the fewest digits that give it back.
 pub(crate) fn double_to_text(value: f64) -> String {
-    float_text(
-        value.is_nan(),
-        value.is_infinite(),
-        value < 0.0,
-        &format!("{value:e}"),
-        15,
-    )
+    float_text(value.is_nan(), value.is_infinite(), value < 0.0, &format!("{value:e}"), 15)
 }
 
 /// A real in the fewest digits that give it back.
 pub(crate) fn real_to_text(value: f32) -> String {
-    float_text(
-        value.is_nan(),
-        value.is_infinite(),
-        value < 0.0,
-        &format!("{value:e}"),
-        6,
-    )
+    float_text(value.is_nan(), value.is_infinite(), value < 0.0, &format!("{value:e}"), 6)
 }
 
 /// `scientific` is the number as `d.ddde±x`; an exponent below -4 or from `digits` on is kept.
@@ -35,11 +23,7 @@ fn float_text(nan: bool, infinite: bool, negative: bool, scientific: &str, digit
         return "NaN".into();
     }
     if infinite {
-        return if negative {
-            "-Infinity".into()
-        } else {
-            "Infinity".into()
-        };
+        return if negative { "-Infinity".into() } else { "Infinity".into() };
     }
     let Some((mantissa, exponent)) = scientific.split_once('e') else {
         return scientific.to_owned();
@@ -49,9 +33,7 @@ fn float_text(nan: bool, infinite: bool, negative: bool, scientific: &str, digit
         let sign = if exponent < 0 { '-' } else { '+' };
         return format!("{mantissa}e{sign}{:02}", exponent.abs());
     }
-    let (sign, mantissa) = mantissa
-        .strip_prefix('-')
-        .map_or(("", mantissa), |rest| ("-", rest));
+    let (sign, mantissa) = mantissa.strip_prefix('-').map_or(("", mantissa), |rest| ("-", rest));
     let all: String = mantissa.chars().filter(char::is_ascii_digit).collect();
     if exponent < 0 {
         let zeros = "0".repeat(usize::try_from(-exponent - 1).unwrap_or_default());
@@ -74,17 +56,9 @@ pub(crate) fn numeric_to_text(value: i128, data_type: &DataType) -> String {
     let digits = usize::from(scale.unsigned_abs());
     let all = format!("{:0>width$}", value.unsigned_abs(), width = digits + 1);
     let (whole, fraction) = all.split_at(all.len() - digits);
-    let fraction = if (precision, scale) == NUMERIC_DEFAULT {
-        fraction.trim_end_matches('0')
-    } else {
-        fraction
-    };
+    let fraction = if (precision, scale) == NUMERIC_DEFAULT { fraction.trim_end_matches('0') } else { fraction };
     let sign = if value < 0 { "-" } else { "" };
-    if fraction.is_empty() {
-        format!("{sign}{whole}")
-    } else {
-        format!("{sign}{whole}.{fraction}")
-    }
+    if fraction.is_empty() { format!("{sign}{whole}") } else { format!("{sign}{whole}.{fraction}") }
 }
 
 /// Reads a numeric, rounded to the scale with halves away from zero.
@@ -96,10 +70,7 @@ pub(crate) fn numeric_from_text(text: &str, precision: u8, scale: i8) -> Result<
     let invalid = || {
         Error::new(
             SqlState::InvalidText,
-            format!(
-                "invalid input syntax for type {}: \"{text}\"",
-                base_name(&data_type)
-            ),
+            format!("invalid input syntax for type {}: \"{text}\"", base_name(&data_type)),
         )
     };
     let overflow = || {
@@ -129,19 +100,12 @@ pub(crate) fn numeric_from_text(text: &str, precision: u8, scale: i8) -> Result<
     let ten = i256::from_i128(10);
     // Digits far behind the last one kept cannot matter but for the first of them, by rounding.
     let total = i64::try_from(whole.len()).map_err(|_| overflow())? + places;
-    let kept = if shift < 0 {
-        (total + shift + 1).max(0)
-    } else {
-        total
-    };
+    let kept = if shift < 0 { (total + shift + 1).max(0) } else { total };
     let mut dropped = 0;
     for (at, digit) in digits().enumerate() {
         if i64::try_from(at).unwrap_or(i64::MAX) < kept {
             let digit = i256::from_i128(i128::from(digit - b'0'));
-            value = value
-                .checked_mul(ten)
-                .and_then(|value| value.checked_add(digit))
-                .ok_or_else(overflow)?;
+            value = value.checked_mul(ten).and_then(|value| value.checked_add(digit)).ok_or_else(overflow)?;
         } else {
             dropped += 1;
         }
@@ -151,20 +115,11 @@ pub(crate) fn numeric_from_text(text: &str, precision: u8, scale: i8) -> Result<
         if value == i256::ZERO {
             value
         } else {
-            let factor = u32::try_from(rest)
-                .ok()
-                .filter(|rest| *rest <= 76)
-                .and_then(|rest| ten.checked_pow(rest));
-            factor
-                .and_then(|factor| value.checked_mul(factor))
-                .ok_or_else(overflow)?
+            let factor = u32::try_from(rest).ok().filter(|rest| *rest <= 76).and_then(|rest| ten.checked_pow(rest));
+            factor.and_then(|factor| value.checked_mul(factor)).ok_or_else(overflow)?
         }
     } else {
-        match u32::try_from(-rest)
-            .ok()
-            .filter(|rest| *rest <= 76)
-            .and_then(|rest| ten.checked_pow(rest))
-        {
+        match u32::try_from(-rest).ok().filter(|rest| *rest <= 76).and_then(|rest| ten.checked_pow(rest)) {
             Some(divisor) => divide_rounded(value, divisor).ok_or_else(overflow)?,
             None => i256::ZERO,
         }
@@ -177,11 +132,7 @@ pub(crate) fn numeric_from_text(text: &str, precision: u8, scale: i8) -> Result<
 }
 
 fn base_name(data_type: &DataType) -> String {
-    sql_name(data_type)
-        .split('(')
-        .next()
-        .unwrap_or_default()
-        .to_owned()
+    sql_name(data_type).split('(').next().unwrap_or_default().to_owned()
 }
 
 /// A timestamp as PostgreSQL prints it with DateStyle ISO, in UTC.
@@ -190,40 +141,18 @@ fn base_name(data_type: &DataType) -> String {
 /// 22008 when it is beyond the calendar's range.
 pub(crate) fn timestamp_to_text(micros: i64, zoned: bool) -> Result<String, Error> {
     let Some(moment) = DateTime::from_timestamp_micros(micros) else {
-        return Err(Error::new(
-            SqlState::DatetimeOverflow,
-            "timestamp out of range",
-        ));
+        return Err(Error::new(SqlState::DatetimeOverflow, "timestamp out of range"));
     };
     let zone = if zoned { "+00" } else { "" };
-    let (year, era) = if moment.year() > 0 {
-        (moment.year(), "")
-    } else {
-        (1 - moment.year(), " BC")
-    };
-    let time = time_parts(
-        moment.hour(),
-        moment.minute(),
-        moment.second(),
-        moment.nanosecond() / 1000,
-    );
-    Ok(format!(
-        "{year:04}-{:02}-{:02} {time}{zone}{era}",
-        moment.month(),
-        moment.day()
-    ))
+    let (year, era) = if moment.year() > 0 { (moment.year(), "") } else { (1 - moment.year(), " BC") };
+    let time = time_parts(moment.hour(), moment.minute(), moment.second(), moment.nanosecond() / 1000);
+    Ok(format!("{year:04}-{:02}-{:02} {time}{zone}{era}", moment.month(), moment.day()))
 }
 
 /// A time of day.
 pub(crate) fn time_to_text(micros: i64) -> String {
-    let part =
-        |divisor: i64, modulus: i64| u32::try_from(micros / divisor % modulus).unwrap_or_default();
-    time_parts(
-        part(3_600_000_000, 25),
-        part(60_000_000, 60),
-        part(1_000_000, 60),
-        part(1, 1_000_000),
-    )
+    let part = |divisor: i64, modulus: i64| u32::try_from(micros / divisor % modulus).unwrap_or_default();
+    time_parts(part(3_600_000_000, 25), part(60_000_000, 60), part(1_000_000, 60), part(1, 1_000_000))
 }
 
 fn time_parts(hour: u32, minute: u32, second: u32, micros: u32) -> String {
@@ -240,10 +169,7 @@ pub(crate) fn interval_to_text(value: IntervalMonthDayNano) -> String {
     let mut parts = Vec::new();
     let mut unit = |number: i32, singular: &str, plural: &str| {
         if number != 0 {
-            parts.push(format!(
-                "{number} {}",
-                if number == 1 { singular } else { plural }
-            ));
+            parts.push(format!("{number} {}", if number == 1 { singular } else { plural }));
         }
     };
     unit(value.months / 12, "year", "years");
@@ -254,11 +180,7 @@ pub(crate) fn interval_to_text(value: IntervalMonthDayNano) -> String {
         let size = micros.unsigned_abs();
         let sign = if micros < 0 { "-" } else { "" };
         let (hours, rest) = (size / 3_600_000_000, size % 3_600_000_000);
-        let mut text = format!(
-            "{sign}{hours:02}:{:02}:{:02}",
-            rest / 60_000_000,
-            rest / 1_000_000 % 60
-        );
+        let mut text = format!("{sign}{hours:02}:{:02}:{:02}", rest / 60_000_000, rest / 1_000_000 % 60);
         let fraction = rest % 1_000_000;
         if fraction != 0 {
             text.push('.');
@@ -312,9 +234,8 @@ fn hexadecimal(digits: &str) -> Option<Vec<u8>> {
     digits
         .chunks(2)
         .map(|pair| {
-            let pair = std::str::from_utf8(pair)
-                .ok()
-                .filter(|pair| pair.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
+            let pair =
+                std::str::from_utf8(pair).ok().filter(|pair| pair.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
             u8::from_str_radix(pair, 16).ok()
         })
         .collect()
@@ -336,10 +257,7 @@ pub(crate) fn uuid_to_text(bytes: &[u8]) -> String {
 /// Reads a uuid with or without hyphens and braces.
 pub(crate) fn uuid_from_text(text: &str) -> Option<[u8; 16]> {
     let text = text.trim();
-    let text = text
-        .strip_prefix('{')
-        .and_then(|text| text.strip_suffix('}'))
-        .unwrap_or(text);
+    let text = text.strip_prefix('{').and_then(|text| text.strip_suffix('}')).unwrap_or(text);
     let digits: String = text.chars().filter(|character| *character != '-').collect();
     hexadecimal(&digits)?.try_into().ok()
 }
@@ -367,18 +285,9 @@ mod tests {
         assert_eq!(real_to_text(1e6), "1e+06");
         assert_eq!(numeric_to_text(150, &DataType::Decimal128(10, 2)), "1.50");
         assert_eq!(numeric_to_text(-5, &DataType::Decimal128(10, 2)), "-0.05");
-        assert_eq!(
-            numeric_to_text(25_000_000_000, &DataType::Decimal128(38, 10)),
-            "2.5"
-        );
-        assert_eq!(
-            timestamp_to_text(1_704_067_200_500_000, true).expect("a time"),
-            "2024-01-01 00:00:00.5+00"
-        );
-        assert_eq!(
-            timestamp_to_text(-1, false).expect("a time"),
-            "1969-12-31 23:59:59.999999"
-        );
+        assert_eq!(numeric_to_text(25_000_000_000, &DataType::Decimal128(38, 10)), "2.5");
+        assert_eq!(timestamp_to_text(1_704_067_200_500_000, true).expect("a time"), "2024-01-01 00:00:00.5+00");
+        assert_eq!(timestamp_to_text(-1, false).expect("a time"), "1969-12-31 23:59:59.999999");
         let interval = IntervalMonthDayNano::new(14, 3, 3_600_000_000_000);
         assert_eq!(interval_to_text(interval), "1 year 2 mons 3 days 01:00:00");
         assert_eq!(bytes_to_text(&[1, 255]), "\\x01ff");
@@ -387,25 +296,20 @@ mod tests {
     #[test]
     fn numerics_round_at_their_last_digit() {
         assert_eq!(numeric_from_text("0.005", 10, 2).expect("a number"), 1);
-        assert_eq!(numeric_from_text("0.00499999999999999999999999999999999999999999999999999999999999999999999999999999", 10, 2).expect("a number"), 0);
+        assert_eq!(
+            numeric_from_text(
+                "0.00499999999999999999999999999999999999999999999999999999999999999999999999999999",
+                10,
+                2
+            )
+            .expect("a number"),
+            0
+        );
         assert_eq!(numeric_from_text(".5", 10, 0).expect("a number"), 1);
         assert_eq!(numeric_from_text("1e-3", 10, 3).expect("a number"), 1);
-        assert_eq!(
-            numeric_from_text("1e99", 38, 0)
-                .expect_err("too large")
-                .code(),
-            SqlState::NumericOutOfRange
-        );
-        assert_eq!(
-            numeric_from_text("1.2.3", 10, 0)
-                .expect_err("no number")
-                .code(),
-            SqlState::InvalidText
-        );
-        assert_eq!(
-            numeric_from_text("", 10, 0).expect_err("no number").code(),
-            SqlState::InvalidText
-        );
+        assert_eq!(numeric_from_text("1e99", 38, 0).expect_err("too large").code(), SqlState::NumericOutOfRange);
+        assert_eq!(numeric_from_text("1.2.3", 10, 0).expect_err("no number").code(), SqlState::InvalidText);
+        assert_eq!(numeric_from_text("", 10, 0).expect_err("no number").code(), SqlState::InvalidText);
     }
 
     #[test]

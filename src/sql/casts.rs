@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, FixedSizeBinaryArray, PrimitiveArray, StringArray,
-};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, FixedSizeBinaryArray, PrimitiveArray, StringArray};
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type,
-    Int64Type, IntervalMonthDayNanoType, Time64MicrosecondType, TimestampMicrosecondType, i256,
+    ArrowPrimitiveType, DataType, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
+    IntervalMonthDayNanoType, Time64MicrosecondType, TimestampMicrosecondType, i256,
 };
 use arrow::error::ArrowError;
 use arrow::util::display::FormatOptions;
@@ -20,8 +18,8 @@ use datafusion::logical_expr::{
 
 use super::arithmetic::{divide_rounded, out_of_range};
 use super::cast_text::{
-    bytes_from_text, bytes_to_text, double_to_text, interval_to_text, numeric_from_text,
-    numeric_to_text, real_to_text, time_to_text, timestamp_to_text, uuid_from_text, uuid_to_text,
+    bytes_from_text, bytes_to_text, double_to_text, interval_to_text, numeric_from_text, numeric_to_text, real_to_text,
+    time_to_text, timestamp_to_text, uuid_from_text, uuid_to_text,
 };
 use super::errors::{from_arrow, to_arrow, to_datafusion};
 use super::types::sql_name;
@@ -36,10 +34,7 @@ pub fn cast(expression: Expr, from: &DataType, to: &DataType) -> Expr {
         return expression;
     }
     if is_ours(from, to) {
-        let function = PgCast {
-            target: to.clone(),
-            signature: Signature::any(1, Volatility::Immutable),
-        };
+        let function = PgCast { target: to.clone(), signature: Signature::any(1, Volatility::Immutable) };
         ScalarUDF::new_from_impl(function).call(vec![expression])
     } else {
         datafusion::logical_expr::cast(expression, to.clone())
@@ -47,26 +42,20 @@ pub fn cast(expression: Expr, from: &DataType, to: &DataType) -> Expr {
 }
 
 fn is_text(data_type: &DataType) -> bool {
-    matches!(
-        data_type,
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View
-    )
+    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
 }
 
 /// True for pairs that can fail, or whose result DataFusion words or rounds otherwise.
 fn is_ours(from: &DataType, to: &DataType) -> bool {
     use DataType::*;
     match (from, to) {
-        (from, to) if is_text(from) => {
-            !is_text(to) && !matches!(to, List(_) | Struct(_) | Map(..) | Null)
-        }
+        (from, to) if is_text(from) => !is_text(to) && !matches!(to, List(_) | Struct(_) | Map(..) | Null),
         (
-            Float32 | Float64 | Decimal128(..) | Timestamp(..) | Time64(_) | Interval(_) | Binary
-            | FixedSizeBinary(16),
+            Float32 | Float64 | Decimal128(..) | Timestamp(..) | Time64(_) | Interval(_) | Binary | FixedSizeBinary(16),
             Utf8,
         ) => true,
         (Float32 | Float64 | Decimal128(..), Int16 | Int32 | Int64 | Decimal128(..)) => true,
-        (Float64 | Decimal128(..), Float32) => true,
+        (Float64 | Decimal128(..), Float32) | (Decimal128(..), Float64) => true,
         (Int32 | Int64, Int16) | (Int64, Int32) => true,
         (Int16 | Int32 | Int64, Decimal128(..)) => true,
         (UInt64, Int64) => true,
@@ -99,10 +88,7 @@ impl ScalarUDFImpl for PgCast {
     }
 
     fn schema_name(&self, args: &[Expr]) -> DataFusionResult<String> {
-        let inner = args
-            .first()
-            .map(|inner| inner.schema_name().to_string())
-            .unwrap_or_default();
+        let inner = args.first().map(|inner| inner.schema_name().to_string()).unwrap_or_default();
         Ok(format!("{inner}::{}", sql_name(&self.target)))
     }
 
@@ -114,23 +100,15 @@ impl ScalarUDFImpl for PgCast {
         let values = value.to_array(if constant { 1 } else { args.number_rows })?;
         let values = cast_array(&values, &self.target).map_err(to_datafusion)?;
         if constant {
-            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(
-                &values, 0,
-            )?))
+            Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&values, 0)?))
         } else {
             Ok(ColumnarValue::Array(values))
         }
     }
 }
 
-const STRICT: CastOptions<'static> = CastOptions {
-    safe: false,
-    format_options: FormatOptions::new(),
-};
-const LENIENT: CastOptions<'static> = CastOptions {
-    safe: true,
-    format_options: FormatOptions::new(),
-};
+const STRICT: CastOptions<'static> = CastOptions { safe: false, format_options: FormatOptions::new() };
+const LENIENT: CastOptions<'static> = CastOptions { safe: true, format_options: FormatOptions::new() };
 
 /// Casts an array as PostgreSQL does.
 ///
@@ -140,69 +118,42 @@ pub fn cast_array(values: &ArrayRef, to: &DataType) -> Result<ArrayRef, Error> {
     let plain = || cast_with_options(values, to, &STRICT).map_err(|error| from_arrow(&error));
     let from = values.data_type();
     if is_text(from) && !is_text(to) {
-        let texts = cast_with_options(values, &DataType::Utf8, &STRICT)
-            .map_err(|error| from_arrow(&error))?;
+        let texts = cast_with_options(values, &DataType::Utf8, &STRICT).map_err(|error| from_arrow(&error))?;
         return from_text(texts.as_string::<i32>(), to);
     }
     let result = match (from, to) {
         (DataType::Float32, to) => floats(values.as_primitive::<Float32Type>(), to),
         (DataType::Float64, to) => floats(values.as_primitive::<Float64Type>(), to),
-        (DataType::Decimal128(_, scale), to) => {
-            decimals(values.as_primitive::<Decimal128Type>(), *scale, to)
-        }
-        (DataType::Int64, DataType::Int32) => {
-            narrow::<Int64Type, Int32Type>(values, |value| i32::try_from(value).ok())
-        }
-        (DataType::Int64, DataType::Int16) => {
-            narrow::<Int64Type, Int16Type>(values, |value| i16::try_from(value).ok())
-        }
-        (DataType::Int32, DataType::Int16) => {
-            narrow::<Int32Type, Int16Type>(values, |value| i16::try_from(value).ok())
-        }
-        (
-            DataType::Int16 | DataType::Int32 | DataType::Int64,
-            DataType::Decimal128(precision, scale),
-        ) => {
-            let wide = cast_with_options(values, &DataType::Int64, &STRICT)
-                .map_err(|error| from_arrow(&error))?;
+        (DataType::Decimal128(_, scale), to) => decimals(values.as_primitive::<Decimal128Type>(), *scale, to),
+        (DataType::Int64, DataType::Int32) => narrow::<Int64Type, Int32Type>(values, |value| i32::try_from(value).ok()),
+        (DataType::Int64, DataType::Int16) => narrow::<Int64Type, Int16Type>(values, |value| i16::try_from(value).ok()),
+        (DataType::Int32, DataType::Int16) => narrow::<Int32Type, Int16Type>(values, |value| i16::try_from(value).ok()),
+        (DataType::Int16 | DataType::Int32 | DataType::Int64, DataType::Decimal128(precision, scale)) => {
+            let wide = cast_with_options(values, &DataType::Int64, &STRICT).map_err(|error| from_arrow(&error))?;
             let (precision, scale) = (*precision, *scale);
-            rescaled(
-                &wide.as_primitive::<Int64Type>().unary(i128::from),
-                0,
-                precision,
-                scale,
-            )
+            rescaled(&wide.as_primitive::<Int64Type>().unary(i128::from), 0, precision, scale)
         }
         (DataType::Timestamp(_, zone), DataType::Utf8) => {
             let micros = DataType::Timestamp(arrow::datatypes::TimeUnit::Microsecond, zone.clone());
-            let values =
-                cast_with_options(values, &micros, &STRICT).map_err(|error| from_arrow(&error))?;
+            let values = cast_with_options(values, &micros, &STRICT).map_err(|error| from_arrow(&error))?;
             let zoned = zone.is_some();
             texts::<TimestampMicrosecondType>(&values, |value| timestamp_to_text(value, zoned))
         }
         (DataType::Time64(_), DataType::Utf8) => {
             let micros = DataType::Time64(arrow::datatypes::TimeUnit::Microsecond);
-            let values =
-                cast_with_options(values, &micros, &STRICT).map_err(|error| from_arrow(&error))?;
+            let values = cast_with_options(values, &micros, &STRICT).map_err(|error| from_arrow(&error))?;
             texts::<Time64MicrosecondType>(&values, |value| Ok(time_to_text(value)))
         }
         (DataType::Interval(arrow::datatypes::IntervalUnit::MonthDayNano), DataType::Utf8) => {
             texts::<IntervalMonthDayNanoType>(values, |value| Ok(interval_to_text(value)))
         }
         (DataType::Binary, DataType::Utf8) => {
-            let texts: StringArray = values
-                .as_binary::<i32>()
-                .iter()
-                .map(|bytes| bytes.map(bytes_to_text))
-                .collect();
+            let texts: StringArray = values.as_binary::<i32>().iter().map(|bytes| bytes.map(bytes_to_text)).collect();
             Ok(Arc::new(texts) as ArrayRef)
         }
         (DataType::FixedSizeBinary(16), DataType::Utf8) => {
-            let texts: StringArray = values
-                .as_fixed_size_binary()
-                .iter()
-                .map(|bytes| bytes.map(uuid_to_text))
-                .collect();
+            let texts: StringArray =
+                values.as_fixed_size_binary().iter().map(|bytes| bytes.map(uuid_to_text)).collect();
             Ok(Arc::new(texts) as ArrayRef)
         }
         _ => return plain(),
@@ -222,10 +173,7 @@ fn texts<T: ArrowPrimitiveType>(
     Ok(Arc::new(texts.map_err(to_arrow)?))
 }
 
-fn narrow<From, To>(
-    values: &ArrayRef,
-    fit: impl Fn(From::Native) -> Option<To::Native>,
-) -> Result<ArrayRef, ArrowError>
+fn narrow<From, To>(values: &ArrayRef, fit: impl Fn(From::Native) -> Option<To::Native>) -> Result<ArrayRef, ArrowError>
 where
     From: ArrowPrimitiveType,
     To: ArrowPrimitiveType,
@@ -245,31 +193,23 @@ where
     fn whole(value: f64, bits: i32, to: &DataType) -> Result<f64, ArrowError> {
         let rounded = value.round_ties_even();
         let bound = 2_f64.powi(bits);
-        if rounded >= -bound && rounded < bound {
-            Ok(rounded)
-        } else {
-            Err(to_arrow(out_of_range(to)))
-        }
+        if rounded >= -bound && rounded < bound { Ok(rounded) } else { Err(to_arrow(out_of_range(to))) }
     }
     Ok(match to {
         // The range was checked just before each of these conversions.
-        DataType::Int16 => Arc::new(values.try_unary::<_, Int16Type, ArrowError>(|value| {
-            Ok(whole(value.into(), 15, to)? as i16)
-        })?),
-        DataType::Int32 => Arc::new(values.try_unary::<_, Int32Type, ArrowError>(|value| {
-            Ok(whole(value.into(), 31, to)? as i32)
-        })?),
-        DataType::Int64 => Arc::new(values.try_unary::<_, Int64Type, ArrowError>(|value| {
-            Ok(whole(value.into(), 63, to)? as i64)
-        })?),
+        DataType::Int16 => {
+            Arc::new(values.try_unary::<_, Int16Type, ArrowError>(|value| Ok(whole(value.into(), 15, to)? as i16))?)
+        }
+        DataType::Int32 => {
+            Arc::new(values.try_unary::<_, Int32Type, ArrowError>(|value| Ok(whole(value.into(), 31, to)? as i32))?)
+        }
+        DataType::Int64 => {
+            Arc::new(values.try_unary::<_, Int64Type, ArrowError>(|value| Ok(whole(value.into(), 63, to)? as i64))?)
+        }
         DataType::Float32 => Arc::new(values.try_unary::<_, Float32Type, ArrowError>(|value| {
             let wide: f64 = value.into();
             let value = wide as f32;
-            if value.is_infinite() && wide.is_finite() {
-                Err(to_arrow(out_of_range(to)))
-            } else {
-                Ok(value)
-            }
+            if value.is_infinite() && wide.is_finite() { Err(to_arrow(out_of_range(to))) } else { Ok(value) }
         })?),
         DataType::Decimal128(precision, scale) => {
             let single = T::DATA_TYPE == DataType::Float32;
@@ -282,11 +222,7 @@ where
                     ));
                 }
                 // Through the digits that PostgreSQL keeps of it: 6 of a real, 15 of a double.
-                let text = if single {
-                    format!("{value:.5e}")
-                } else {
-                    format!("{value:.14e}")
-                };
+                let text = if single { format!("{value:.5e}") } else { format!("{value:.14e}") };
                 numeric_from_text(&text, *precision, *scale).map_err(to_arrow)
             })?;
             Arc::new(values.with_precision_and_scale(*precision, *scale)?)
@@ -299,11 +235,7 @@ where
                     value.map(|value| {
                         let value: f64 = value.into();
                         // A real is printed with the digits that tell it from other reals.
-                        if single {
-                            real_to_text(value as f32)
-                        } else {
-                            double_to_text(value)
-                        }
+                        if single { real_to_text(value as f32) } else { double_to_text(value) }
                     })
                 })
                 .collect();
@@ -313,24 +245,17 @@ where
     })
 }
 
-fn decimals(
-    values: &PrimitiveArray<Decimal128Type>,
-    scale: i8,
-    to: &DataType,
-) -> Result<ArrayRef, ArrowError> {
+fn decimals(values: &PrimitiveArray<Decimal128Type>, scale: i8, to: &DataType) -> Result<ArrayRef, ArrowError> {
     let whole = |value: i128| {
-        divide_rounded(
-            i256::from_i128(value),
-            i256::from_i128(10_i128.checked_pow(u32::from(scale.unsigned_abs()))?),
-        )?
-        .to_i128()
+        divide_rounded(i256::from_i128(value), i256::from_i128(10_i128.checked_pow(u32::from(scale.unsigned_abs()))?))?
+            .to_i128()
     };
     fn integers<T: ArrowPrimitiveType>(
         values: &PrimitiveArray<Decimal128Type>,
         fit: impl Fn(i128) -> Option<T::Native>,
     ) -> Result<ArrayRef, ArrowError> {
-        let values: PrimitiveArray<T> = values
-            .try_unary(|value| fit(value).ok_or_else(|| to_arrow(out_of_range(&T::DATA_TYPE))))?;
+        let values: PrimitiveArray<T> =
+            values.try_unary(|value| fit(value).ok_or_else(|| to_arrow(out_of_range(&T::DATA_TYPE))))?;
         Ok(Arc::new(values))
     }
     match to {
@@ -340,26 +265,22 @@ fn decimals(
         DataType::Decimal128(precision, wanted) => rescaled(values, scale, *precision, *wanted),
         DataType::Utf8 => {
             let data_type = values.data_type().clone();
-            let texts: StringArray = values
-                .iter()
-                .map(|value| value.map(|value| numeric_to_text(value, &data_type)))
-                .collect();
+            let texts: StringArray =
+                values.iter().map(|value| value.map(|value| numeric_to_text(value, &data_type))).collect();
             Ok(Arc::new(texts))
         }
-        // Through text, so that the nearest double comes out.
+        // The nearest double.
         DataType::Float64 | DataType::Float32 => {
             let data_type = values.data_type().clone();
             let parse = |value: i128| {
-                numeric_to_text(value, &data_type)
-                    .parse::<f64>()
-                    .unwrap_or(f64::NAN)
+                // Both parts are exact then, so one division rounds as the text would.
+                if value.unsigned_abs() < 1 << 53 && (0..=22).contains(&scale) {
+                    return value as f64 / 10_f64.powi(i32::from(scale));
+                }
+                numeric_to_text(value, &data_type).parse::<f64>().unwrap_or(f64::NAN)
             };
             let doubles: PrimitiveArray<Float64Type> = values.unary(parse);
-            if *to == DataType::Float64 {
-                Ok(Arc::new(doubles))
-            } else {
-                floats(&doubles, to)
-            }
+            if *to == DataType::Float64 { Ok(Arc::new(doubles)) } else { floats(&doubles, to) }
         }
         _ => cast_with_options(values, to, &STRICT),
     }
@@ -391,18 +312,12 @@ fn rescaled(
         };
         Some(value).filter(|value| value.unsigned_abs() < bound)
     };
-    let values: PrimitiveArray<Decimal128Type> =
-        values.try_unary(|value| moved(value).ok_or_else(overflow))?;
-    Ok(Arc::new(
-        values.with_precision_and_scale(precision, wanted)?,
-    ))
+    let values: PrimitiveArray<Decimal128Type> = values.try_unary(|value| moved(value).ok_or_else(overflow))?;
+    Ok(Arc::new(values.with_precision_and_scale(precision, wanted)?))
 }
 
 fn invalid(text: &str, to: &DataType) -> Error {
-    Error::new(
-        SqlState::InvalidText,
-        format!("invalid input syntax for type {}: \"{text}\"", sql_name(to)),
-    )
+    Error::new(SqlState::InvalidText, format!("invalid input syntax for type {}: \"{text}\"", sql_name(to)))
 }
 
 fn from_text(texts: &StringArray, to: &DataType) -> Result<ArrayRef, Error> {
@@ -410,10 +325,7 @@ fn from_text(texts: &StringArray, to: &DataType) -> Result<ArrayRef, Error> {
         texts: &StringArray,
         parse: impl Fn(&str) -> Result<T::Native, Error>,
     ) -> Result<PrimitiveArray<T>, Error> {
-        texts
-            .iter()
-            .map(|text| text.map(&parse).transpose())
-            .collect()
+        texts.iter().map(|text| text.map(&parse).transpose()).collect()
     }
     fn integer<T: TryFrom<i128>>(text: &str, to: &DataType) -> Result<T, Error> {
         let trimmed = text.trim();
@@ -422,52 +334,36 @@ fn from_text(texts: &StringArray, to: &DataType) -> Result<ArrayRef, Error> {
             return Err(invalid(text, to));
         }
         // More digits than an i128 holds are out of range like any other number too large.
-        trimmed
-            .parse::<i128>()
-            .ok()
-            .and_then(|value| T::try_from(value).ok())
-            .ok_or_else(|| {
-                Error::new(
-                    SqlState::NumericOutOfRange,
-                    format!(
-                        "value \"{trimmed}\" is out of range for type {}",
-                        sql_name(to)
-                    ),
-                )
-            })
+        trimmed.parse::<i128>().ok().and_then(|value| T::try_from(value).ok()).ok_or_else(|| {
+            Error::new(
+                SqlState::NumericOutOfRange,
+                format!("value \"{trimmed}\" is out of range for type {}", sql_name(to)),
+            )
+        })
     }
     Ok(match to {
         DataType::Int16 => Arc::new(parsed::<Int16Type>(texts, |text| integer(text, to))?),
         DataType::Int32 => Arc::new(parsed::<Int32Type>(texts, |text| integer(text, to))?),
         DataType::Int64 => Arc::new(parsed::<Int64Type>(texts, |text| integer(text, to))?),
-        DataType::Float32 => Arc::new(parsed::<Float32Type>(texts, |text| {
-            text.trim().parse().map_err(|_| invalid(text, to))
-        })?),
-        DataType::Float64 => Arc::new(parsed::<Float64Type>(texts, |text| {
-            text.trim().parse().map_err(|_| invalid(text, to))
-        })?),
+        DataType::Float32 => {
+            Arc::new(parsed::<Float32Type>(texts, |text| text.trim().parse().map_err(|_| invalid(text, to)))?)
+        }
+        DataType::Float64 => {
+            Arc::new(parsed::<Float64Type>(texts, |text| text.trim().parse().map_err(|_| invalid(text, to)))?)
+        }
         DataType::Decimal128(precision, scale) => {
-            let values = parsed::<Decimal128Type>(texts, |text| {
-                numeric_from_text(text, *precision, *scale)
-            })?;
-            Arc::new(
-                values
-                    .with_precision_and_scale(*precision, *scale)
-                    .map_err(|error| from_arrow(&error))?,
-            )
+            let values = parsed::<Decimal128Type>(texts, |text| numeric_from_text(text, *precision, *scale))?;
+            Arc::new(values.with_precision_and_scale(*precision, *scale).map_err(|error| from_arrow(&error))?)
         }
         DataType::Boolean => {
-            let values = texts.iter().map(|text| {
-                text.map(|text| boolean(text).ok_or_else(|| invalid(text, to)))
-                    .transpose()
-            });
+            let values =
+                texts.iter().map(|text| text.map(|text| boolean(text).ok_or_else(|| invalid(text, to))).transpose());
             Arc::new(values.collect::<Result<BooleanArray, Error>>()?)
         }
         DataType::Binary => {
-            let values = texts.iter().map(|text| {
-                text.map(|text| bytes_from_text(text).ok_or_else(|| invalid(text, to)))
-                    .transpose()
-            });
+            let values = texts
+                .iter()
+                .map(|text| text.map(|text| bytes_from_text(text).ok_or_else(|| invalid(text, to))).transpose());
             Arc::new(
                 values
                     .collect::<Result<Vec<Option<Vec<u8>>>, Error>>()?
@@ -477,10 +373,9 @@ fn from_text(texts: &StringArray, to: &DataType) -> Result<ArrayRef, Error> {
             )
         }
         DataType::FixedSizeBinary(16) => {
-            let values = texts.iter().map(|text| {
-                text.map(|text| uuid_from_text(text).ok_or_else(|| invalid(text, to)))
-                    .transpose()
-            });
+            let values = texts
+                .iter()
+                .map(|text| text.map(|text| uuid_from_text(text).ok_or_else(|| invalid(text, to))).transpose());
             let values = values.collect::<Result<Vec<Option<[u8; 16]>>, Error>>()?;
             Arc::new(
                 FixedSizeBinaryArray::try_from_sparse_iter_with_size(values.into_iter(), 16)
@@ -489,8 +384,7 @@ fn from_text(texts: &StringArray, to: &DataType) -> Result<ArrayRef, Error> {
         }
         _ => {
             let trimmed: StringArray = texts.iter().map(|text| text.map(str::trim)).collect();
-            let values =
-                cast_with_options(&trimmed, to, &LENIENT).map_err(|error| from_arrow(&error))?;
+            let values = cast_with_options(&trimmed, to, &LENIENT).map_err(|error| from_arrow(&error))?;
             // A lenient cast gives NULL for what is no value: the first such text is the error's.
             for (row, text) in texts.iter().enumerate() {
                 if let Some(text) = text
@@ -523,81 +417,45 @@ mod tests {
     use arrow::array::{Decimal128Array, Float64Array, Int64Array};
 
     fn text(values: &[&str], to: &DataType) -> Result<ArrayRef, Error> {
-        cast_array(
-            &(Arc::new(StringArray::from(values.to_vec())) as ArrayRef),
-            to,
-        )
+        cast_array(&(Arc::new(StringArray::from(values.to_vec())) as ArrayRef), to)
     }
 
     #[test]
     fn doubles_round_to_even_and_numerics_away_from_zero() {
         let doubles: ArrayRef = Arc::new(Float64Array::from(vec![0.5, 1.5, 2.5, -0.5, -1.5]));
         let whole = cast_array(&doubles, &DataType::Int32).expect("integers");
-        assert_eq!(
-            whole.as_primitive::<Int32Type>().values().to_vec(),
-            vec![0, 2, 2, 0, -2]
-        );
-        let numerics: ArrayRef = Arc::new(
-            Decimal128Array::from(vec![5, 15, 25, -5])
-                .with_precision_and_scale(5, 1)
-                .expect("numeric(5,1)"),
-        );
+        assert_eq!(whole.as_primitive::<Int32Type>().values().to_vec(), vec![0, 2, 2, 0, -2]);
+        let numerics: ArrayRef =
+            Arc::new(Decimal128Array::from(vec![5, 15, 25, -5]).with_precision_and_scale(5, 1).expect("numeric(5,1)"));
         let whole = cast_array(&numerics, &DataType::Int32).expect("integers");
-        assert_eq!(
-            whole.as_primitive::<Int32Type>().values().to_vec(),
-            vec![1, 2, 3, -1]
-        );
+        assert_eq!(whole.as_primitive::<Int32Type>().values().to_vec(), vec![1, 2, 3, -1]);
     }
 
     #[test]
     fn what_does_not_fit_is_an_error() {
         let big: ArrayRef = Arc::new(Float64Array::from(vec![2_147_483_648.0]));
         let error = cast_array(&big, &DataType::Int32).expect_err("too large");
-        assert_eq!(
-            (error.code(), error.message()),
-            (SqlState::NumericOutOfRange, "integer out of range")
-        );
+        assert_eq!((error.code(), error.message()), (SqlState::NumericOutOfRange, "integer out of range"));
         let big: ArrayRef = Arc::new(Int64Array::from(vec![40_000]));
         let error = cast_array(&big, &DataType::Int16).expect_err("too large");
-        assert_eq!(
-            (error.code(), error.message()),
-            (SqlState::NumericOutOfRange, "smallint out of range")
-        );
+        assert_eq!((error.code(), error.message()), (SqlState::NumericOutOfRange, "smallint out of range"));
         let error = text(&["abc"], &DataType::Int32).expect_err("no number");
-        assert_eq!(
-            error.message(),
-            "invalid input syntax for type integer: \"abc\""
-        );
+        assert_eq!(error.message(), "invalid input syntax for type integer: \"abc\"");
         assert_eq!(error.code(), SqlState::InvalidText);
         let error = text(&["99999999999"], &DataType::Int32).expect_err("too large");
         assert_eq!(error.code(), SqlState::NumericOutOfRange);
         let error = text(&["12345.6"], &DataType::Decimal128(5, 1)).expect_err("too large");
         assert_eq!(error.message(), "numeric field overflow");
-        assert_eq!(
-            text(&["maybe"], &DataType::Boolean)
-                .expect_err("no boolean")
-                .code(),
-            SqlState::InvalidText
-        );
+        assert_eq!(text(&["maybe"], &DataType::Boolean).expect_err("no boolean").code(), SqlState::InvalidText);
     }
 
     #[test]
     fn texts_are_read_as_postgresql_reads_them() {
         let numbers = text(&[" 42 ", "-7"], &DataType::Int32).expect("numbers");
-        assert_eq!(
-            numbers.as_primitive::<Int32Type>().values().to_vec(),
-            vec![42, -7]
-        );
-        let numerics =
-            text(&["1.255", "-1.255", "1e2"], &DataType::Decimal128(10, 2)).expect("numerics");
-        assert_eq!(
-            numerics.as_primitive::<Decimal128Type>().values().to_vec(),
-            vec![126, -126, 10_000]
-        );
+        assert_eq!(numbers.as_primitive::<Int32Type>().values().to_vec(), vec![42, -7]);
+        let numerics = text(&["1.255", "-1.255", "1e2"], &DataType::Decimal128(10, 2)).expect("numerics");
+        assert_eq!(numerics.as_primitive::<Decimal128Type>().values().to_vec(), vec![126, -126, 10_000]);
         let booleans = text(&["t", "FALSE", "y", "off"], &DataType::Boolean).expect("booleans");
-        assert_eq!(
-            booleans.as_boolean(),
-            &BooleanArray::from(vec![true, false, true, false])
-        );
+        assert_eq!(booleans.as_boolean(), &BooleanArray::from(vec![true, false, true, false]));
     }
 }

@@ -10,9 +10,7 @@ use super::errors;
 use super::parser::value_text;
 use super::query_checks;
 use super::reader::{Reader, duplicate_column};
-use super::statement::{
-    ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, OptionValue, StatementKind,
-};
+use super::statement::{ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, OptionValue, StatementKind};
 use super::types::{StoredType, stored};
 use crate::types::{Error, Result, SqlState};
 
@@ -29,23 +27,14 @@ pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKin
         let if_not_exists = reader.eat(&["IF", "NOT", "EXISTS"]);
         let name = reader.name()?;
         if reader.at(&["AUTHORIZATION"]) {
-            return Err(refuse(
-                reader,
-                "AUTHORIZATION",
-                "Leave it out: every user may do everything.",
-            ));
+            return Err(refuse(reader, "AUTHORIZATION", "Leave it out: every user may do everything."));
         }
         if name.schema.is_some() {
-            return Err(
-                Error::new(SqlState::SyntaxError, "a schema's name has one part")
-                    .hint("Write CREATE SCHEMA s.")
-                    .position(name.position),
-            );
+            return Err(Error::new(SqlState::SyntaxError, "a schema's name has one part")
+                .hint("Write CREATE SCHEMA s.")
+                .position(name.position));
         }
-        Ok(StatementKind::CreateSchema {
-            name,
-            if_not_exists,
-        })
+        Ok(StatementKind::CreateSchema { name, if_not_exists })
     } else {
         Err(reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW or SCHEMA"))
     }
@@ -53,9 +42,7 @@ pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKin
 
 /// The error for a clause that is known and not offered, at the next token.
 fn refuse(reader: &Reader<'_>, what: &str, hint: &str) -> Error {
-    Error::unsupported(format!("{what} is not supported"))
-        .hint(hint)
-        .position(reader.here())
+    Error::unsupported(format!("{what} is not supported")).hint(hint).position(reader.here())
 }
 
 /// Columns as they are read.
@@ -67,12 +54,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn set_primary_key(
-        &mut self,
-        table: &str,
-        names: Vec<(String, usize)>,
-        at: usize,
-    ) -> Result<()> {
+    fn set_primary_key(&mut self, table: &str, names: Vec<(String, usize)>, at: usize) -> Result<()> {
         if self.primary_key.is_some() {
             return Err(Error::new(
                 SqlState::InvalidTableDefinition,
@@ -157,9 +139,7 @@ fn table(reader: &mut Reader<'_>) -> Result<CreateTable> {
         } else if reader.is_done() {
             break;
         } else {
-            return Err(reader
-                .unexpected("APPEND ONLY, WITH or the end of the statement")
-                .position(at));
+            return Err(reader.unexpected("APPEND ONLY, WITH or the end of the statement").position(at));
         }
     }
     let primary_key = columns.key_indexes()?;
@@ -182,44 +162,27 @@ fn table_constraint(reader: &mut Reader<'_>, table: &str, columns: &mut Columns)
     }
     let at = reader.here();
     if reader.eat(&["PRIMARY", "KEY"]) {
-        let names = reader
-            .names_in_parentheses()?
-            .ok_or_else(|| reader.unexpected("the key's columns in parentheses"))?;
+        let names =
+            reader.names_in_parentheses()?.ok_or_else(|| reader.unexpected("the key's columns in parentheses"))?;
         columns.set_primary_key(table, names, at)?;
         not_enforced(reader)?;
         return Ok(true);
     }
     let parenthesis = reader.parser.peek_nth_token_ref(1).token == Token::LParen;
     if parenthesis && reader.at(&["UNIQUE"]) {
-        return Err(refuse(
-            reader,
-            "UNIQUE",
-            "Make the columns the PRIMARY KEY, or leave it out.",
-        ));
+        return Err(refuse(reader, "UNIQUE", "Make the columns the PRIMARY KEY, or leave it out."));
     }
     if parenthesis && reader.at(&["CHECK"]) {
-        return Err(refuse(
-            reader,
-            "CHECK",
-            "Filter in a view: CREATE VIEW v AS SELECT … WHERE ….",
-        ));
+        return Err(refuse(reader, "CHECK", "Filter in a view: CREATE VIEW v AS SELECT … WHERE …."));
     }
     if reader.at(&["FOREIGN", "KEY"]) {
-        return Err(refuse(
-            reader,
-            "FOREIGN KEY",
-            "Leave it out: references are not checked.",
-        ));
+        return Err(refuse(reader, "FOREIGN KEY", "Leave it out: references are not checked."));
     }
     if reader.at(&["EXCLUDE", "USING"]) {
         return Err(refuse(reader, "EXCLUDE", "Leave it out."));
     }
     if reader.at(&["LIKE"]) {
-        return Err(refuse(
-            reader,
-            "LIKE in CREATE TABLE",
-            "List the columns: DESCRIBE shows them.",
-        ));
+        return Err(refuse(reader, "LIKE in CREATE TABLE", "List the columns: DESCRIBE shows them."));
     }
     if named {
         return Err(reader.unexpected("PRIMARY KEY"));
@@ -235,13 +198,8 @@ fn not_enforced(reader: &Reader<'_>) -> Result<()> {
             "Leave it out: a later row with the same key replaces the earlier one.",
         ));
     }
-    if reader.at(&["DEFERRABLE"]) || reader.at(&["NOT", "DEFERRABLE"]) || reader.at(&["INITIALLY"])
-    {
-        return Err(refuse(
-            reader,
-            "DEFERRABLE",
-            "Leave it out: constraints are checked at once.",
-        ));
+    if reader.at(&["DEFERRABLE"]) || reader.at(&["NOT", "DEFERRABLE"]) || reader.at(&["INITIALLY"]) {
+        return Err(refuse(reader, "DEFERRABLE", "Leave it out: constraints are checked at once."));
     }
     Ok(())
 }
@@ -303,35 +261,15 @@ fn column(reader: &mut Reader<'_>, table: &str, columns: &mut Columns) -> Result
             let binding = ClinkDialect.prec_value(Precedence::Like);
             column.default = Some(reader.run(|parser| parser.parse_subexpr(binding))?);
         } else if reader.at(&["CHECK"]) {
-            return Err(refuse(
-                reader,
-                "CHECK",
-                "Filter in a view: CREATE VIEW v AS SELECT … WHERE ….",
-            ));
+            return Err(refuse(reader, "CHECK", "Filter in a view: CREATE VIEW v AS SELECT … WHERE …."));
         } else if reader.at(&["UNIQUE"]) {
-            return Err(refuse(
-                reader,
-                "UNIQUE",
-                "Make the column the PRIMARY KEY, or leave it out.",
-            ));
+            return Err(refuse(reader, "UNIQUE", "Make the column the PRIMARY KEY, or leave it out."));
         } else if reader.at(&["REFERENCES"]) {
-            return Err(refuse(
-                reader,
-                "REFERENCES",
-                "Leave it out: references are not checked.",
-            ));
+            return Err(refuse(reader, "REFERENCES", "Leave it out: references are not checked."));
         } else if reader.at(&["COLLATE"]) {
-            return Err(refuse(
-                reader,
-                "COLLATE",
-                "Leave it out: texts are ordered by their bytes.",
-            ));
+            return Err(refuse(reader, "COLLATE", "Leave it out: texts are ordered by their bytes."));
         } else if reader.at(&["AS"]) || reader.at(&["GENERATED"]) {
-            return Err(refuse(
-                reader,
-                "a generated column",
-                "Compute it in a view.",
-            ));
+            return Err(refuse(reader, "a generated column", "Compute it in a view."));
         } else if reader.at(&["METADATA"]) {
             return Err(refuse(reader, "METADATA", "Leave it out."));
         } else {
@@ -345,9 +283,7 @@ fn column(reader: &mut Reader<'_>, table: &str, columns: &mut Columns) -> Result
 fn contradiction(column: &str, table: &str) -> Error {
     Error::new(
         SqlState::SyntaxError,
-        format!(
-            "conflicting NULL/NOT NULL declarations for column \"{column}\" of table \"{table}\""
-        ),
+        format!("conflicting NULL/NOT NULL declarations for column \"{column}\" of table \"{table}\""),
     )
     .hint("Write one of them.")
 }
@@ -356,11 +292,7 @@ fn contradiction(column: &str, table: &str) -> Error {
 fn data_type(reader: &mut Reader<'_>) -> Result<StoredType> {
     let mut closed = 0;
     let stored = nested_type(reader, &mut closed)?;
-    if closed > 0 {
-        Err(reader.unexpected("a type without a spare >"))
-    } else {
-        Ok(stored)
-    }
+    if closed > 0 { Err(reader.unexpected("a type without a spare >")) } else { Ok(stored) }
 }
 
 /// `closed` counts closing brackets that an inner type has read ahead of its own: `>>` is one token.
@@ -409,13 +341,18 @@ fn nested_type(reader: &mut Reader<'_>, closed: &mut usize) -> Result<StoredType
 fn close(reader: &mut Reader<'_>, closed: &mut usize) -> Result<()> {
     if *closed > 0 {
         *closed -= 1;
-        Ok(())
-    } else if reader.eat_token(&Token::ShiftRight) {
-        *closed += 1;
-        Ok(())
-    } else {
-        reader.expect_token(&Token::Gt)
+        return Ok(());
     }
+    // Several brackets in a row are one token.
+    let brackets = match &reader.parser.peek_token_ref().token {
+        Token::Gt => 1,
+        Token::ShiftRight => 2,
+        Token::CustomBinaryOperator(text) if text.bytes().all(|byte| byte == b'>') => text.len(),
+        _ => return Err(reader.unexpected(">")),
+    };
+    reader.parser.advance_token();
+    *closed += brackets - 1;
+    Ok(())
 }
 
 /// Reads `WITH (key = value, …)`.
@@ -432,12 +369,9 @@ fn with_options(reader: &mut Reader<'_>) -> Result<BTreeMap<String, OptionValue>
         reader.expect_token(&Token::Eq)?;
         let text = value_text(reader)?;
         if options.contains_key(&key) {
-            return Err(Error::new(
-                SqlState::SyntaxError,
-                format!("option \"{key}\" is given more than once"),
-            )
-            .hint("Give each option once.")
-            .position(position));
+            return Err(Error::new(SqlState::SyntaxError, format!("option \"{key}\" is given more than once"))
+                .hint("Give each option once.")
+                .position(position));
         }
         options.insert(key, OptionValue { text, position });
         if !reader.eat_token(&Token::Comma) {
@@ -472,18 +406,10 @@ fn as_query(reader: &mut Reader<'_>, text: &str) -> Result<(Box<sqlparser::ast::
     let start = reader.here();
     let query = reader.query()?;
     if reader.at(&["WITH", "NO", "DATA"]) || reader.at(&["WITH", "DATA"]) {
-        return Err(refuse(
-            reader,
-            "WITH [NO] DATA",
-            "Leave it out, or write WITH (background = true) before AS.",
-        ));
+        return Err(refuse(reader, "WITH [NO] DATA", "Leave it out, or write WITH (background = true) before AS."));
     }
     if reader.at(&["WITH", "CHECK", "OPTION"]) {
-        return Err(refuse(
-            reader,
-            "WITH CHECK OPTION",
-            "Leave it out: views are not written to.",
-        ));
+        return Err(refuse(reader, "WITH CHECK OPTION", "Leave it out: views are not written to."));
     }
     reader.finish()?;
     query_checks::check(query.as_ref())?;
@@ -501,31 +427,17 @@ fn view(reader: &mut Reader<'_>, text: &str) -> Result<CreateView> {
     let name = reader.name()?;
     let columns = view_columns(reader)?;
     if reader.at(&["WITH"]) {
-        return Err(refuse(
-            reader,
-            "WITH in CREATE VIEW",
-            "Leave it out, or write CREATE MATERIALIZED VIEW.",
-        ));
+        return Err(refuse(reader, "WITH in CREATE VIEW", "Leave it out, or write CREATE MATERIALIZED VIEW."));
     }
     let (query, query_text) = as_query(reader, text)?;
-    Ok(CreateView {
-        name,
-        if_not_exists,
-        columns,
-        query,
-        query_text,
-    })
+    Ok(CreateView { name, if_not_exists, columns, query, query_text })
 }
 
 fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMaterializedView> {
     let if_not_exists = reader.eat(&["IF", "NOT", "EXISTS"]);
     let name = reader.name()?;
     let columns = view_columns(reader)?;
-    let options = if reader.at(&["WITH"]) {
-        with_options(reader)?
-    } else {
-        BTreeMap::new()
-    };
+    let options = if reader.at(&["WITH"]) { with_options(reader)? } else { BTreeMap::new() };
     let mut background = false;
     for (key, value) in &options {
         match key.as_str() {
@@ -544,29 +456,17 @@ fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMateri
                 };
             }
             "state_backend" | "state_ttl" | "on_error" => {
-                return Err(
-                    Error::unsupported(format!("option \"{key}\" is not supported"))
-                        .hint("Leave it out: the only option of a materialized view is background.")
-                        .position(value.position),
-                );
+                return Err(Error::unsupported(format!("option \"{key}\" is not supported"))
+                    .hint("Leave it out: the only option of a materialized view is background.")
+                    .position(value.position));
             }
             _ => {
-                return Err(Error::new(
-                    SqlState::InvalidParameterValue,
-                    format!("unrecognized option \"{key}\""),
-                )
-                .hint("The only option of a materialized view is background.")
-                .position(value.position));
+                return Err(Error::new(SqlState::InvalidParameterValue, format!("unrecognized option \"{key}\""))
+                    .hint("The only option of a materialized view is background.")
+                    .position(value.position));
             }
         }
     }
     let (query, query_text) = as_query(reader, text)?;
-    Ok(CreateMaterializedView {
-        name,
-        if_not_exists,
-        columns,
-        background,
-        query,
-        query_text,
-    })
+    Ok(CreateMaterializedView { name, if_not_exists, columns, background, query, query_text })
 }

@@ -34,16 +34,12 @@ fn with_hint(error: Error) -> Error {
     let hint = match error.code() {
         SqlState::UndefinedColumn => "Write DESCRIBE t to see a table's columns.",
         SqlState::UndefinedTable => "Write SHOW TABLES or SHOW VIEWS to see what there is.",
-        SqlState::UndefinedFunction => {
-            "Check the name and the argument types; a cast may be missing."
-        }
+        SqlState::UndefinedFunction => "Check the name and the argument types; a cast may be missing.",
         SqlState::GroupingError => "Add the column to GROUP BY, or aggregate it: min(column).",
         SqlState::AmbiguousColumn => "Write the table before the column: t.column.",
         SqlState::DuplicateColumn => "Give each column a name of its own with AS.",
         SqlState::DatatypeMismatch => "Cast one side: column::text.",
-        SqlState::FeatureNotSupported => {
-            "The documentation of the SQL dialect lists what is supported."
-        }
+        SqlState::FeatureNotSupported => "The documentation of the SQL dialect lists what is supported.",
         _ => "See the documentation of the SQL dialect.",
     };
     error.hint(hint)
@@ -62,26 +58,20 @@ fn convert(error: &DataFusionError) -> Error {
         DataFusionError::Context(_, inner) => convert(inner),
         DataFusionError::Shared(inner) => convert(inner),
         DataFusionError::Diagnostic(diagnostic, inner) => {
-            let at = diagnostic
-                .span
-                .map(|span| usize::try_from(span.start.column).unwrap_or(1));
+            let at = diagnostic.span.map(|span| usize::try_from(span.start.column).unwrap_or(1));
             convert(inner).position_or(at)
         }
-        DataFusionError::Collection(errors) => errors
-            .first()
-            .map_or_else(|| Error::internal("an error without a cause"), convert),
+        DataFusionError::Collection(errors) => {
+            errors.first().map_or_else(|| Error::internal("an error without a cause"), convert)
+        }
         DataFusionError::SchemaError(error, _) => from_schema(error),
         DataFusionError::SQL(error, _) => super::reader::parser_error((**error).clone(), 1),
         DataFusionError::NotImplemented(text) => Error::unsupported(first_line(text)),
         DataFusionError::Plan(text) => from_plan(text),
         DataFusionError::Execution(text) => from_execution(text),
-        DataFusionError::ResourcesExhausted(text) => {
-            Error::new(SqlState::OutOfMemory, first_line(text))
-                .hint("Ask for fewer rows, or give the server more with --memory.")
-        }
-        DataFusionError::Configuration(text) => {
-            Error::new(SqlState::InvalidParameterValue, first_line(text))
-        }
+        DataFusionError::ResourcesExhausted(text) => Error::new(SqlState::OutOfMemory, first_line(text))
+            .hint("Ask for fewer rows, or give the server more with --memory."),
+        DataFusionError::Configuration(text) => Error::new(SqlState::InvalidParameterValue, first_line(text)),
         DataFusionError::IoError(error) => Error::new(SqlState::IoError, error.to_string()),
         other => Error::internal(other.to_string()),
     }
@@ -91,9 +81,7 @@ fn convert(error: &DataFusionError) -> Error {
 pub(crate) fn from_arrow(error: &ArrowError) -> Error {
     match error {
         ArrowError::DivideByZero => Error::new(SqlState::DivisionByZero, "division by zero"),
-        ArrowError::ArithmeticOverflow(_) => {
-            Error::new(SqlState::NumericOutOfRange, "value out of range")
-        }
+        ArrowError::ArithmeticOverflow(_) => Error::new(SqlState::NumericOutOfRange, "value out of range"),
         // Arrow words a number that does not fit as a failed cast of a value.
         ArrowError::CastError(text) if text.contains("Can't cast value") => {
             Error::new(SqlState::NumericOutOfRange, "value out of range")
@@ -119,36 +107,24 @@ pub(crate) fn from_arrow(error: &ArrowError) -> Error {
 
 fn from_schema(error: &SchemaError) -> Error {
     match error {
-        SchemaError::AmbiguousReference { field } => Error::new(
-            SqlState::AmbiguousColumn,
-            format!("column reference \"{}\" is ambiguous", field.name),
-        ),
-        SchemaError::DuplicateQualifiedField { name, .. }
-        | SchemaError::DuplicateUnqualifiedField { name } => Error::new(
-            SqlState::DuplicateColumn,
-            format!("column \"{name}\" specified more than once"),
-        ),
-        SchemaError::FieldNotFound {
-            field,
-            valid_fields,
-        } => {
+        SchemaError::AmbiguousReference { field } => {
+            Error::new(SqlState::AmbiguousColumn, format!("column reference \"{}\" is ambiguous", field.name))
+        }
+        SchemaError::DuplicateQualifiedField { name, .. } | SchemaError::DuplicateUnqualifiedField { name } => {
+            Error::new(SqlState::DuplicateColumn, format!("column \"{name}\" specified more than once"))
+        }
+        SchemaError::FieldNotFound { field, valid_fields } => {
             let shown = spelled(field);
             // A wrong table before the column is what PostgreSQL complains of first.
             if let Some(relation) = &field.relation
                 && !valid_fields.is_empty()
-                && !valid_fields.iter().any(|valid| {
-                    valid
-                        .relation
-                        .as_ref()
-                        .is_some_and(|valid| valid.table() == relation.table())
-                })
+                && !valid_fields
+                    .iter()
+                    .any(|valid| valid.relation.as_ref().is_some_and(|valid| valid.table() == relation.table()))
             {
                 return Error::new(
                     SqlState::UndefinedTable,
-                    format!(
-                        "missing FROM-clause entry for table \"{}\"",
-                        relation.table()
-                    ),
+                    format!("missing FROM-clause entry for table \"{}\"", relation.table()),
                 )
                 .hint("Add the table to FROM, or write its alias before the column.");
             }
@@ -165,10 +141,7 @@ fn spelled(column: &Column) -> String {
 }
 
 /// 42703, with the near miss or all names that there are.
-pub(crate) fn undefined_column<'a>(
-    name: &str,
-    valid: impl Iterator<Item = &'a str> + Clone,
-) -> Error {
+pub(crate) fn undefined_column<'a>(name: &str, valid: impl Iterator<Item = &'a str> + Clone) -> Error {
     let bare = name.rsplit_once('.').map_or(name, |(_, bare)| bare);
     let error = Error::new(
         SqlState::UndefinedColumn,
@@ -179,9 +152,7 @@ pub(crate) fn undefined_column<'a>(
         },
     );
     match near_miss(bare, valid.clone()) {
-        Some(near) => error.hint(format!(
-            "Perhaps you meant to reference the column \"{near}\"."
-        )),
+        Some(near) => error.hint(format!("Perhaps you meant to reference the column \"{near}\".")),
         None => {
             let names: Vec<&str> = valid.take(20).collect();
             if names.is_empty() {
@@ -195,10 +166,7 @@ pub(crate) fn undefined_column<'a>(
 
 /// 42P01, with the near miss.
 pub(crate) fn undefined_table<'a>(name: &str, valid: impl Iterator<Item = &'a str>) -> Error {
-    let error = Error::new(
-        SqlState::UndefinedTable,
-        format!("relation \"{name}\" does not exist"),
-    );
+    let error = Error::new(SqlState::UndefinedTable, format!("relation \"{name}\" does not exist"));
     let bare = name.rsplit_once('.').map_or(name, |(_, bare)| bare);
     match near_miss(bare, valid) {
         Some(near) => error.hint(format!("Perhaps you meant \"{near}\".")),
@@ -227,11 +195,7 @@ pub(crate) fn missing_table(error: &DataFusionError) -> Option<String> {
 }
 
 fn first_line(text: &str) -> String {
-    let line = text
-        .lines()
-        .next()
-        .unwrap_or_default()
-        .trim_end_matches('.');
+    let line = text.lines().next().unwrap_or_default().trim_end_matches('.');
     let mut characters = line.chars();
     match (characters.next(), characters.next()) {
         // Leave abbreviations such as SQL alone.
@@ -244,91 +208,51 @@ fn first_line(text: &str) -> String {
 
 /// The text between the first `left` and the next `right` after it.
 fn between<'a>(text: &'a str, left: &str, right: &str) -> Option<&'a str> {
-    text.split_once(left)?
-        .1
-        .split_once(right)
-        .map(|(found, _)| found)
+    text.split_once(left)?.1.split_once(right).map(|(found, _)| found)
 }
 
 fn from_plan(text: &str) -> Error {
     if let Some(name) = between(text, "table '", "' not found") {
-        return Error::new(
-            SqlState::UndefinedTable,
-            format!("relation \"{name}\" does not exist"),
-        );
+        return Error::new(SqlState::UndefinedTable, format!("relation \"{name}\" does not exist"));
     }
     if let Some(name) = between(text, "Invalid function '", "'") {
-        let error = Error::new(
-            SqlState::UndefinedFunction,
-            format!("function {name}(...) does not exist"),
-        );
+        let error = Error::new(SqlState::UndefinedFunction, format!("function {name}(...) does not exist"));
         return match between(text, "Did you mean '", "'") {
             Some(near) => error.hint(format!("Perhaps you meant {near}.")),
             None => error,
         };
     }
-    if let Some(call) = between(
-        text,
-        "No function matches the given name and argument types '",
-        "'",
-    ) {
+    if let Some(call) = between(text, "No function matches the given name and argument types '", "'") {
         return Error::new(SqlState::UndefinedFunction, format!("function {call} does not exist"))
             .hint("No function matches the given name and argument types. You might need to add explicit type casts.");
     }
     if text.contains("must appear in the GROUP BY clause") {
-        let column = between(text, "column \"", "\"")
-            .or_else(|| between(text, "expression \"", "\""))
-            .unwrap_or("?");
+        let column = between(text, "column \"", "\"").or_else(|| between(text, "expression \"", "\"")).unwrap_or("?");
         return Error::new(
             SqlState::GroupingError,
-            format!(
-                "column \"{column}\" must appear in the GROUP BY clause or be used in an aggregate function"
-            ),
+            format!("column \"{column}\" must appear in the GROUP BY clause or be used in an aggregate function"),
         );
     }
-    if let Some(expression) = between(
-        text,
-        "require unique expression names but the expression \"",
-        "\"",
-    ) {
+    if let Some(expression) = between(text, "require unique expression names but the expression \"", "\"") {
         let name = expression.rsplit(['.', ' ']).next().unwrap_or(expression);
-        return Error::new(
-            SqlState::DuplicateColumn,
-            format!("column \"{name}\" specified more than once"),
-        );
+        return Error::new(SqlState::DuplicateColumn, format!("column \"{name}\" specified more than once"));
     }
     if text.contains("different number of columns") {
-        return Error::new(
-            SqlState::SyntaxError,
-            "each set operation's query must have the same number of columns",
-        )
-        .hint("Give both sides the same number of columns.");
+        return Error::new(SqlState::SyntaxError, "each set operation's query must have the same number of columns")
+            .hint("Give both sides the same number of columns.");
     }
     if text.contains("Inconsistent data length across values list") {
-        return Error::new(
-            SqlState::SyntaxError,
-            "VALUES lists must all be the same length",
-        )
-        .hint("Give each row the same number of values.");
+        return Error::new(SqlState::SyntaxError, "VALUES lists must all be the same length")
+            .hint("Give each row the same number of values.");
     }
-    if text.contains("Cannot find column with position")
-        || text.contains("position") && text.contains("ORDER BY")
-    {
+    if text.contains("Cannot find column with position") || text.contains("position") && text.contains("ORDER BY") {
         return Error::new(SqlState::InvalidColumnReference, first_line(text))
             .hint("A number in ORDER BY or GROUP BY counts the SELECT's columns from 1.");
     }
     if text.contains("ggregate function") && text.contains("not allowed") {
-        return Error::new(SqlState::GroupingError, first_line(text))
-            .hint("Aggregate in a subquery, or use HAVING.");
+        return Error::new(SqlState::GroupingError, first_line(text)).hint("Aggregate in a subquery, or use HAVING.");
     }
-    let typing = [
-        "coerce",
-        "common argument type",
-        "type_coercion",
-        "Unsupported",
-        "boolean",
-        "Boolean",
-    ];
+    let typing = ["coerce", "common argument type", "type_coercion", "Unsupported", "boolean", "Boolean"];
     if typing.iter().any(|word| text.contains(word)) {
         return Error::new(SqlState::DatatypeMismatch, first_line(text))
             .hint("The types do not fit together. You might need to add explicit type casts, such as column::text.");
@@ -342,10 +266,7 @@ fn from_execution(text: &str) -> Error {
         Error::new(SqlState::DivisionByZero, "division by zero")
     } else if lower.contains("overflow") || lower.contains("out of range") {
         Error::new(SqlState::NumericOutOfRange, first_line(text))
-    } else if lower.contains("coercion failed")
-        || lower.contains("signature")
-        || lower.contains("expects")
-    {
+    } else if lower.contains("coercion failed") || lower.contains("signature") || lower.contains("expects") {
         Error::new(SqlState::UndefinedFunction, first_line(text))
     } else {
         Error::new(SqlState::InvalidParameterValue, first_line(text))
@@ -353,10 +274,7 @@ fn from_execution(text: &str) -> Error {
 }
 
 /// The candidate that is most like `word`, if one is near enough to be a slip of the hand.
-pub(crate) fn near_miss<'a>(
-    word: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub(crate) fn near_miss<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let lower = word.to_lowercase();
     let bound = (lower.chars().count() / 3).clamp(1, 3);
     candidates
@@ -393,7 +311,8 @@ pub(crate) fn locate<T: Visit>(error: Error, query: &T) -> Error {
     let message = error.message().to_owned();
     let quoted = between(&message, "\"", "\"")
         .or_else(|| between(&message, "column ", " does not exist"))
-        .or_else(|| between(&message, "function ", "("));
+        .or_else(|| between(&message, "function ", "("))
+        .or_else(|| between(&message, "aggregate ", " in a materialized view"));
     let Some(name) = quoted.map(|name| name.rsplit('.').next().unwrap_or(name).to_owned()) else {
         return error;
     };
@@ -409,10 +328,7 @@ struct Search {
 
 impl Search {
     fn look(&mut self, identifiers: &[&Ident], at: Option<usize>) -> ControlFlow<()> {
-        if identifiers
-            .last()
-            .is_some_and(|identifier| fold(identifier) == self.name)
-        {
+        if identifiers.last().is_some_and(|identifier| fold(identifier) == self.name) {
             self.found = at;
             return ControlFlow::Break(());
         }
@@ -424,11 +340,7 @@ impl Visitor for Search {
     type Break = ();
 
     fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<()> {
-        let parts: Vec<&Ident> = relation
-            .0
-            .iter()
-            .filter_map(|part| part.as_ident())
-            .collect();
+        let parts: Vec<&Ident> = relation.0.iter().filter_map(|part| part.as_ident()).collect();
         self.look(&parts, position(relation.span()))
     }
 
@@ -440,12 +352,7 @@ impl Visitor for Search {
                 self.look(&parts.iter().collect::<Vec<_>>(), at)
             }
             Expr::Function(function) => {
-                let parts: Vec<&Ident> = function
-                    .name
-                    .0
-                    .iter()
-                    .filter_map(|part| part.as_ident())
-                    .collect();
+                let parts: Vec<&Ident> = function.name.0.iter().filter_map(|part| part.as_ident()).collect();
                 self.look(&parts, position(function.name.span()))
             }
             _ => ControlFlow::Continue(()),
@@ -469,8 +376,7 @@ mod tests {
     #[test]
     fn our_errors_come_back_out_of_datafusion() {
         let ours = Error::new(SqlState::DivisionByZero, "division by zero");
-        let wrapped =
-            DataFusionError::Context("while".into(), Box::new(to_datafusion(ours.clone())));
+        let wrapped = DataFusionError::Context("while".into(), Box::new(to_datafusion(ours.clone())));
         assert_eq!(from_datafusion(&wrapped), ours);
         let arrow = DataFusionError::ArrowError(Box::new(to_arrow(ours.clone())), None);
         assert_eq!(from_datafusion(&arrow), ours);

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use datafusion::common::ScalarValue;
 use datafusion::error::Result as DataFusionResult;
-use datafusion::logical_expr::{
-    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
-};
+use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
 
 use super::planner::DEFAULT_SCHEMA;
 use super::reader::DATABASE;
@@ -39,11 +37,7 @@ struct Constant {
 
 impl Constant {
     fn new(name: &'static str, value: String) -> Constant {
-        Constant {
-            name,
-            value,
-            signature: Signature::nullary(Volatility::Immutable),
-        }
+        Constant { name, value, signature: Signature::nullary(Volatility::Immutable) }
     }
 }
 
@@ -61,8 +55,6 @@ impl ScalarUDFImpl for Constant {
     }
 
     fn invoke_with_args(&self, _args: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
-        Ok(ColumnarValue::Scalar(ScalarValue::Utf8(Some(
-            self.value.clone(),
-        ))))
+        Ok(ColumnarValue::Scalar(ScalarValue::Utf8(Some(self.value.clone()))))
     }
 }

@@ -18,8 +18,7 @@ use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{
-    Aggregate, Distinct, EmptyRelation, Expr, Filter, LogicalPlan, Projection, TableScan, Union,
-    Values, Volatility,
+    Aggregate, Distinct, EmptyRelation, Expr, Filter, LogicalPlan, Projection, TableScan, Union, Values, Volatility,
 };
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::physical_expr::expressions::{CastExpr, Column};
@@ -31,8 +30,7 @@ use super::errors::from_datafusion;
 use super::planner::{PlannedView, Resolver};
 use super::prune::prune;
 use super::view_checks::{
-    GROUPING_HINT, JOIN_HINT, LIMIT_HINT, SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT,
-    WINDOW_HINT, refuse,
+    GROUPING_HINT, JOIN_HINT, LIMIT_HINT, SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT, WINDOW_HINT, refuse,
 };
 use crate::exec::plan::{AggregateCall, JobPlan, OperatorSpec, PlanNode};
 use crate::types::{Error, Result};
@@ -44,43 +42,24 @@ pub(crate) fn lower(
     names: Vec<String>,
     resolver: &dyn Resolver,
 ) -> Result<PlannedView> {
-    let mut lowering = Lowering {
-        state,
-        resolver,
-        nodes: Vec::new(),
-        notices: Vec::new(),
-    };
+    let mut lowering = Lowering { state, resolver, nodes: Vec::new(), notices: Vec::new() };
     let root = lowering.node(plan, "root")?;
     let root = lowering.named_root(root, &names)?;
-    let plan = JobPlan {
-        nodes: prune(lowering.nodes)?,
-        key: root.key.unwrap_or_default(),
-        append_only: root.append_only,
-    };
-    Ok(PlannedView {
-        plan,
-        notices: lowering.notices,
-    })
+    let plan =
+        JobPlan { nodes: prune(lowering.nodes)?, key: root.key.unwrap_or_default(), append_only: root.append_only };
+    Ok(PlannedView { plan, notices: lowering.notices })
 }
 
 /// True when an expression holds a query.
 pub(crate) fn has_subquery(expression: &Expr) -> bool {
     found(expression, |inner| {
-        matches!(
-            inner,
-            Expr::InSubquery(_)
-                | Expr::Exists(_)
-                | Expr::ScalarSubquery(_)
-                | Expr::SetComparison(_)
-        )
+        matches!(inner, Expr::InSubquery(_) | Expr::Exists(_) | Expr::ScalarSubquery(_) | Expr::SetComparison(_))
     })
 }
 
 /// True when an expression holds an aggregate or a window function.
 pub(crate) fn has_aggregate(expression: &Expr) -> bool {
-    found(expression, |inner| {
-        matches!(inner, Expr::AggregateFunction(_) | Expr::WindowFunction(_))
-    })
+    found(expression, |inner| matches!(inner, Expr::AggregateFunction(_) | Expr::WindowFunction(_)))
 }
 
 fn found(expression: &Expr, wanted: impl Fn(&Expr) -> bool) -> bool {
@@ -116,27 +95,13 @@ struct Lowering<'a> {
 }
 
 impl Lowering<'_> {
-    fn push(
-        &mut self,
-        path: &str,
-        operator: OperatorSpec,
-        inputs: Vec<usize>,
-        schema: SchemaRef,
-    ) -> usize {
-        self.nodes.push(PlanNode {
-            path: path.to_owned(),
-            operator,
-            inputs,
-            schema,
-        });
+    fn push(&mut self, path: &str, operator: OperatorSpec, inputs: Vec<usize>, schema: SchemaRef) -> usize {
+        self.nodes.push(PlanNode { path: path.to_owned(), operator, inputs, schema });
         self.nodes.len() - 1
     }
 
     fn schema_of(&self, index: usize) -> SchemaRef {
-        self.nodes.get(index).map_or_else(
-            || Arc::new(Schema::empty()),
-            |node| Arc::clone(&node.schema),
-        )
+        self.nodes.get(index).map_or_else(|| Arc::new(Schema::empty()), |node| Arc::clone(&node.schema))
     }
 
     fn node(&mut self, plan: &LogicalPlan, path: &str) -> Result<Lowered> {
@@ -152,28 +117,18 @@ impl Lowering<'_> {
             LogicalPlan::Aggregate(aggregate) => self.aggregate(aggregate, path),
             LogicalPlan::Values(values) => self.values(values, path),
             LogicalPlan::EmptyRelation(empty) => self.empty(empty, path),
-            LogicalPlan::Distinct(Distinct::On(_)) => Err(refuse(
-                "DISTINCT ON",
-                "Aggregate with GROUP BY and min() or max().",
-            )),
-            LogicalPlan::Sort(_) | LogicalPlan::Limit(_) => {
-                Err(refuse("LIMIT or OFFSET", LIMIT_HINT))
+            LogicalPlan::Distinct(Distinct::On(_)) => {
+                Err(refuse("DISTINCT ON", "Aggregate with GROUP BY and min() or max()."))
             }
+            LogicalPlan::Sort(_) | LogicalPlan::Limit(_) => Err(refuse("LIMIT or OFFSET", LIMIT_HINT)),
             LogicalPlan::Join(_) => Err(refuse("a join", JOIN_HINT)),
             LogicalPlan::Window(_) => Err(refuse("a window function", WINDOW_HINT)),
             LogicalPlan::Subquery(_) => Err(refuse("a subquery", SUBQUERY_HINT)),
-            LogicalPlan::Unnest(_) => Err(refuse(
-                "UNNEST",
-                "Unnest in the SELECT that reads the view.",
-            )),
-            LogicalPlan::RecursiveQuery(_) => Err(refuse(
-                "WITH RECURSIVE",
-                "Recurse in a SELECT over materialized views.",
-            )),
-            other => Err(refuse(
-                &format!("this part of the plan ({})", other.display()),
-                "Send it as a SELECT.",
-            )),
+            LogicalPlan::Unnest(_) => Err(refuse("UNNEST", "Unnest in the SELECT that reads the view.")),
+            LogicalPlan::RecursiveQuery(_) => {
+                Err(refuse("WITH RECURSIVE", "Recurse in a SELECT over materialized views."))
+            }
+            other => Err(refuse(&format!("this part of the plan ({})", other.display()), "Send it as a SELECT.")),
         }
     }
 
@@ -204,38 +159,22 @@ impl Lowering<'_> {
             *notice = notice.replacen("root", "root/input", 1);
         }
         let expressions = columns(&schema, 0..schema.fields().len());
-        root.index = self.push(
-            "root",
-            OperatorSpec::Project { expressions },
-            vec![root.index],
-            named,
-        );
+        root.index = self.push("root", OperatorSpec::Project { expressions }, vec![root.index], named);
         Ok(root)
     }
 
     fn import(&mut self, scan: &TableScan, path: &str) -> Result<Lowered> {
         let Some(info) = self.resolver.relation(&scan.table_name) else {
-            return Err(Error::internal(format!(
-                "relation {} was planned and is not there",
-                scan.table_name
-            )));
+            return Err(Error::internal(format!("relation {} was planned and is not there", scan.table_name)));
         };
         if !scan.filters.is_empty() || scan.fetch.is_some() {
-            return Err(Error::internal(
-                "a scan with a filter or a limit of its own",
-            ));
+            return Err(Error::internal("a scan with a filter or a limit of its own"));
         }
-        let wanted: Vec<usize> = scan
-            .projection
-            .clone()
-            .unwrap_or_else(|| (0..info.schema.fields().len()).collect());
+        let wanted: Vec<usize> = scan.projection.clone().unwrap_or_else(|| (0..info.schema.fields().len()).collect());
         let mut fields = Vec::with_capacity(wanted.len());
         for column in &wanted {
             let Some(field) = info.schema.fields().get(*column) else {
-                return Err(Error::internal(format!(
-                    "relation {} has no column {column}",
-                    scan.table_name
-                )));
+                return Err(Error::internal(format!("relation {} has no column {column}", scan.table_name)));
             };
             fields.push(field.as_ref().clone().with_nullable(true));
         }
@@ -245,88 +184,46 @@ impl Lowering<'_> {
             .map(|key| wanted.iter().position(|column| column == key))
             .collect::<Option<Vec<usize>>>()
             .filter(|key| !key.is_empty());
-        let operator = OperatorSpec::Import {
-            relation: info.id,
-            columns: wanted,
-        };
+        let operator = OperatorSpec::Import { relation: info.id, columns: wanted };
         let index = self.push(path, operator, vec![], Arc::new(Schema::new(fields)));
-        Ok(Lowered {
-            index,
-            key,
-            append_only: info.append_only,
-            bounded: info.bounded,
-        })
+        Ok(Lowered { index, key, append_only: info.append_only, bounded: info.bounded })
     }
 
     fn projection(&mut self, projection: &Projection, path: &str) -> Result<Lowered> {
         let width = projection.input.schema().fields().len();
-        let plain: Option<Vec<usize>> = projection
-            .expr
-            .iter()
-            .map(|expression| column_of(expression, projection.input.schema()))
-            .collect();
+        let plain: Option<Vec<usize>> =
+            projection.expr.iter().map(|expression| column_of(expression, projection.input.schema())).collect();
         // All columns in their order: nothing to do but names, which only the root needs.
-        if plain.as_ref().is_some_and(|plain| {
-            plain.len() == width && plain.iter().enumerate().all(|(at, c)| at == *c)
-        }) {
+        if plain.as_ref().is_some_and(|plain| plain.len() == width && plain.iter().enumerate().all(|(at, c)| at == *c))
+        {
             return self.node(&projection.input, path);
         }
         let mut lowered = self.node(&projection.input, &format!("{path}/input"))?;
         let expressions = self.expressions(&projection.expr, projection.input.schema())?;
-        let positions: Vec<Option<usize>> = projection
-            .expr
-            .iter()
-            .map(|expression| column_of(expression, projection.input.schema()))
-            .collect();
+        let positions: Vec<Option<usize>> =
+            projection.expr.iter().map(|expression| column_of(expression, projection.input.schema())).collect();
         lowered.key = lowered.key.and_then(|key| {
-            key.iter()
-                .map(|column| {
-                    positions
-                        .iter()
-                        .position(|position| *position == Some(*column))
-                })
-                .collect()
+            key.iter().map(|column| positions.iter().position(|position| *position == Some(*column))).collect()
         });
         let schema = nullable_schema(&projection.schema);
-        lowered.index = self.push(
-            path,
-            OperatorSpec::Project { expressions },
-            vec![lowered.index],
-            schema,
-        );
+        lowered.index = self.push(path, OperatorSpec::Project { expressions }, vec![lowered.index], schema);
         Ok(lowered)
     }
 
     fn filter(&mut self, filter: &Filter, path: &str) -> Result<Lowered> {
-        let parts: Vec<Expr> = split_conjunction(&filter.predicate)
-            .into_iter()
-            .cloned()
-            .collect();
+        let parts: Vec<Expr> = split_conjunction(&filter.predicate).into_iter().cloned().collect();
         // Where a later condition can fail, an earlier one may be there to keep rows from it: then
         // each is a filter of its own, and the later one sees only what the earlier let through.
-        let steps: Vec<Expr> = if parts.iter().skip(1).any(can_fail) {
-            parts
-        } else {
-            conjunction(parts).into_iter().collect()
-        };
-        let inputs: Vec<String> = (0..=steps.len())
-            .rev()
-            .map(|depth| format!("{path}{}", "/input".repeat(depth)))
-            .collect();
+        let steps: Vec<Expr> =
+            if parts.iter().skip(1).any(can_fail) { parts } else { conjunction(parts).into_iter().collect() };
+        let inputs: Vec<String> =
+            (0..=steps.len()).rev().map(|depth| format!("{path}{}", "/input".repeat(depth))).collect();
         let mut paths = inputs.into_iter();
-        let mut lowered = self.node(
-            &filter.input,
-            &paths.next().unwrap_or_else(|| path.to_owned()),
-        )?;
+        let mut lowered = self.node(&filter.input, &paths.next().unwrap_or_else(|| path.to_owned()))?;
         for (step, path) in steps.iter().zip(paths) {
             let predicate = self.expression(step, filter.input.schema())?;
             let schema = self.schema_of(lowered.index);
-            lowered.index = self.push(
-                &path,
-                OperatorSpec::Filter { predicate },
-                vec![lowered.index],
-                schema,
-            );
+            lowered.index = self.push(&path, OperatorSpec::Filter { predicate }, vec![lowered.index], schema);
         }
         Ok(lowered)
     }
@@ -341,23 +238,15 @@ impl Lowering<'_> {
             append_only &= lowered.append_only;
             bounded &= lowered.bounded;
             let types = self.schema_of(lowered.index);
-            let same = types
-                .fields()
-                .iter()
-                .zip(schema.fields())
-                .all(|(left, right)| left.data_type() == right.data_type());
+            let same =
+                types.fields().iter().zip(schema.fields()).all(|(left, right)| left.data_type() == right.data_type());
             if !same {
                 return Err(Error::internal("branches of a union with different types"));
             }
             inputs.push(lowered.index);
         }
         let index = self.push(path, OperatorSpec::Union, inputs, schema);
-        Ok(Lowered {
-            index,
-            key: None,
-            append_only,
-            bounded,
-        })
+        Ok(Lowered { index, key: None, append_only, bounded })
     }
 
     fn distinct(&mut self, input: &LogicalPlan, path: &str) -> Result<Lowered> {
@@ -365,17 +254,9 @@ impl Lowering<'_> {
         let schema = self.schema_of(lowered.index);
         let keys: Vec<usize> = (0..schema.fields().len()).collect();
         self.note_state("DISTINCT", path, &lowered);
-        let operator = OperatorSpec::Aggregate {
-            keys: keys.clone(),
-            aggregates: vec![],
-        };
+        let operator = OperatorSpec::Aggregate { keys: keys.clone(), aggregates: vec![] };
         let index = self.push(path, operator, vec![lowered.index], schema);
-        Ok(Lowered {
-            index,
-            key: Some(keys),
-            append_only: false,
-            bounded: lowered.bounded,
-        })
+        Ok(Lowered { index, key: Some(keys), append_only: false, bounded: lowered.bounded })
     }
 
     fn note_state(&mut self, clause: &str, path: &str, input: &Lowered) {
@@ -387,45 +268,26 @@ impl Lowering<'_> {
     }
 
     fn aggregate(&mut self, aggregate: &Aggregate, path: &str) -> Result<Lowered> {
-        if aggregate
-            .group_expr
-            .iter()
-            .any(|expression| matches!(expression, Expr::GroupingSet(_)))
-        {
+        if aggregate.group_expr.iter().any(|expression| matches!(expression, Expr::GroupingSet(_))) {
             return Err(refuse("GROUPING SETS, ROLLUP or CUBE", GROUPING_HINT));
         }
-        let calls = aggregate
-            .aggr_expr
-            .iter()
-            .map(aggregates::call)
-            .collect::<Result<Vec<aggregates::Call>>>()?;
+        let calls = aggregate.aggr_expr.iter().map(aggregates::call).collect::<Result<Vec<aggregates::Call>>>()?;
         // What the operator needs of its input, each expression once: keys, arguments, filters.
         let mut needed: Vec<Expr> = Vec::new();
         let mut need = |expression: &Expr| {
             let expression = expression.clone().unalias();
-            needed
-                .iter()
-                .position(|other| *other == expression)
-                .unwrap_or_else(|| {
-                    needed.push(expression);
-                    needed.len() - 1
-                })
+            needed.iter().position(|other| *other == expression).unwrap_or_else(|| {
+                needed.push(expression);
+                needed.len() - 1
+            })
         };
         let keys: Vec<usize> = aggregate.group_expr.iter().map(&mut need).collect();
         let arguments: Vec<(Option<usize>, Option<usize>)> = calls
             .iter()
-            .map(|call| {
-                (
-                    call.argument.as_ref().map(&mut need),
-                    call.filter.as_ref().map(&mut need),
-                )
-            })
+            .map(|call| (call.argument.as_ref().map(&mut need), call.filter.as_ref().map(&mut need)))
             .collect();
         let input_schema = aggregate.input.schema();
-        let plain: Option<Vec<usize>> = needed
-            .iter()
-            .map(|expression| column_of(expression, input_schema))
-            .collect();
+        let plain: Option<Vec<usize>> = needed.iter().map(|expression| column_of(expression, input_schema)).collect();
 
         // The operator, its results brought to the planned types, and its prepared input are three
         // steps of which the first is always there.
@@ -440,25 +302,16 @@ impl Lowering<'_> {
             .collect::<Result<_>>()?;
         let mut outputs = Vec::with_capacity(calls.len());
         for (at, (call, (argument, _))) in calls.iter().zip(&arguments).enumerate() {
-            let argument_type = argument
-                .and_then(|column| needed_types.get(column))
-                .unwrap_or(&DataType::Null);
+            let argument_type = argument.and_then(|column| needed_types.get(column)).unwrap_or(&DataType::Null);
             let data_type = call.function.result_type(argument_type)?;
-            let name = planned
-                .fields()
-                .get(width + at)
-                .map_or("", |field| field.name());
+            let name = planned.fields().get(width + at).map_or("", |field| field.name());
             outputs.push(Arc::new(Field::new(name, data_type, true)));
         }
         let cast_needed = outputs
             .iter()
             .zip(planned.fields().iter().skip(width))
             .any(|(output, planned)| output.data_type() != planned.data_type());
-        let aggregate_path = if cast_needed {
-            format!("{path}/input")
-        } else {
-            path.to_owned()
-        };
+        let aggregate_path = if cast_needed { format!("{path}/input") } else { path.to_owned() };
         let prepared_path = format!("{aggregate_path}/input");
 
         let (mut lowered, place): (Lowered, Vec<usize>) = match plain {
@@ -470,36 +323,21 @@ impl Lowering<'_> {
                     .iter()
                     .zip(&needed_types)
                     .map(|(expression, data_type)| {
-                        Field::new(
-                            expression.schema_name().to_string(),
-                            data_type.clone(),
-                            true,
-                        )
+                        Field::new(expression.schema_name().to_string(), data_type.clone(), true)
                     })
                     .collect();
                 let schema = Arc::new(Schema::new(fields));
-                lowered.index = self.push(
-                    &prepared_path,
-                    OperatorSpec::Project { expressions },
-                    vec![lowered.index],
-                    schema,
-                );
+                lowered.index =
+                    self.push(&prepared_path, OperatorSpec::Project { expressions }, vec![lowered.index], schema);
                 (lowered, (0..needed.len()).collect())
             }
         };
         let at = |column: usize| {
-            place
-                .get(column)
-                .copied()
-                .ok_or_else(|| Error::internal("an aggregate over a column that is not there"))
+            place.get(column).copied().ok_or_else(|| Error::internal("an aggregate over a column that is not there"))
         };
-        let key_columns = keys
-            .iter()
-            .map(|key| at(*key))
-            .collect::<Result<Vec<usize>>>()?;
+        let key_columns = keys.iter().map(|key| at(*key)).collect::<Result<Vec<usize>>>()?;
         let mut operators = Vec::with_capacity(calls.len());
-        for ((call, (argument, filter)), output) in calls.into_iter().zip(&arguments).zip(&outputs)
-        {
+        for ((call, (argument, filter)), output) in calls.into_iter().zip(&arguments).zip(&outputs) {
             operators.push(AggregateCall {
                 function: call.function,
                 argument: argument.map(at).transpose()?,
@@ -514,16 +352,8 @@ impl Lowering<'_> {
         let mut fields: Vec<FieldRef> = planned.fields().iter().take(width).cloned().collect();
         fields.extend(outputs);
         let schema = Arc::new(Schema::new(fields));
-        let operator = OperatorSpec::Aggregate {
-            keys: key_columns,
-            aggregates: operators,
-        };
-        lowered.index = self.push(
-            &aggregate_path,
-            operator,
-            vec![lowered.index],
-            Arc::clone(&schema),
-        );
+        let operator = OperatorSpec::Aggregate { keys: key_columns, aggregates: operators };
+        lowered.index = self.push(&aggregate_path, operator, vec![lowered.index], Arc::clone(&schema));
         if cast_needed {
             let expressions = columns(&schema, 0..schema.fields().len())
                 .into_iter()
@@ -536,12 +366,7 @@ impl Lowering<'_> {
                     }
                 })
                 .collect();
-            lowered.index = self.push(
-                path,
-                OperatorSpec::Project { expressions },
-                vec![lowered.index],
-                planned,
-            );
+            lowered.index = self.push(path, OperatorSpec::Project { expressions }, vec![lowered.index], planned);
         }
         lowered.key = (width > 0).then(|| (0..width).collect());
         lowered.append_only = false;
@@ -555,9 +380,7 @@ impl Lowering<'_> {
         for row in &values.values {
             for (expression, column) in row.iter().zip(&mut columns) {
                 let expression = self.expression(expression, &DFSchema::empty())?;
-                let value = expression
-                    .evaluate(&unit)
-                    .and_then(|value| value.into_array(1));
+                let value = expression.evaluate(&unit).and_then(|value| value.into_array(1));
                 column.push(value.map_err(|error| from_datafusion(&error))?);
             }
         }
@@ -569,12 +392,7 @@ impl Lowering<'_> {
         }
         let rows = RecordBatch::try_new(Arc::clone(&schema), arrays)?;
         let index = self.push(path, OperatorSpec::Constant { rows }, vec![], schema);
-        Ok(Lowered {
-            index,
-            key: None,
-            append_only: true,
-            bounded: true,
-        })
+        Ok(Lowered { index, key: None, append_only: true, bounded: true })
     }
 
     fn empty(&mut self, empty: &EmptyRelation, path: &str) -> Result<Lowered> {
@@ -585,23 +403,11 @@ impl Lowering<'_> {
             (RecordBatch::new_empty(Arc::clone(&schema)), schema)
         };
         let index = self.push(path, OperatorSpec::Constant { rows }, vec![], schema);
-        Ok(Lowered {
-            index,
-            key: None,
-            append_only: true,
-            bounded: true,
-        })
+        Ok(Lowered { index, key: None, append_only: true, bounded: true })
     }
 
-    fn expressions(
-        &self,
-        expressions: &[Expr],
-        schema: &DFSchema,
-    ) -> Result<Vec<Arc<dyn PhysicalExpr>>> {
-        expressions
-            .iter()
-            .map(|expression| self.expression(expression, schema))
-            .collect()
+    fn expressions(&self, expressions: &[Expr], schema: &DFSchema) -> Result<Vec<Arc<dyn PhysicalExpr>>> {
+        expressions.iter().map(|expression| self.expression(expression, schema)).collect()
     }
 
     /// Plans an expression over the columns of a lowered input.
@@ -612,9 +418,8 @@ impl Lowering<'_> {
             .with_schema(Arc::clone(&schema))
             .with_config_options(Arc::clone(self.state.config_options()))
             .build();
-        let planned = ExprSimplifier::new(context)
-            .simplify(expression.clone().unalias_nested().data)
-            .and_then(|expression| {
+        let planned =
+            ExprSimplifier::new(context).simplify(expression.clone().unalias_nested().data).and_then(|expression| {
                 create_physical_expr(
                     &expression,
                     &schema,
@@ -628,11 +433,7 @@ impl Lowering<'_> {
 
 /// One row with one column that nothing reads: what a SELECT without FROM reads.
 fn unit_row() -> Result<(RecordBatch, SchemaRef)> {
-    let schema = Arc::new(Schema::new(vec![Field::new(
-        "unit",
-        DataType::Boolean,
-        true,
-    )]));
+    let schema = Arc::new(Schema::new(vec![Field::new("unit", DataType::Boolean, true)]));
     let rows = RecordBatch::try_new_with_options(
         Arc::clone(&schema),
         vec![Arc::new(BooleanArray::from(vec![true])) as ArrayRef],
@@ -680,11 +481,8 @@ fn columns(schema: &Schema, which: impl Iterator<Item = usize>) -> Vec<Arc<dyn P
 
 /// Every column may be NULL: an operator's batches always match what its input promised.
 fn nullable_schema(schema: &DFSchema) -> SchemaRef {
-    let fields: Vec<Field> = schema
-        .fields()
-        .iter()
-        .map(|field| Field::new(field.name(), field.data_type().clone(), true))
-        .collect();
+    let fields: Vec<Field> =
+        schema.fields().iter().map(|field| Field::new(field.name(), field.data_type().clone(), true)).collect();
     Arc::new(Schema::new(fields))
 }
 
@@ -692,10 +490,7 @@ fn nullable(schema: &DFSchema) -> Result<DFSchema> {
     let fields = schema
         .iter()
         .map(|(qualifier, field)| {
-            (
-                qualifier.cloned(),
-                Arc::new(Field::new(field.name(), field.data_type().clone(), true)),
-            )
+            (qualifier.cloned(), Arc::new(Field::new(field.name(), field.data_type().clone(), true)))
         })
         .collect();
     DFSchema::new_with_metadata(fields, HashMap::new()).map_err(|error| from_datafusion(&error))
@@ -704,9 +499,7 @@ fn nullable(schema: &DFSchema) -> Result<DFSchema> {
 /// The value of a text literal.
 pub(crate) fn text_literal(expression: &Expr) -> Option<&str> {
     match expression {
-        Expr::Literal(ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)), _) => {
-            Some(text)
-        }
+        Expr::Literal(ScalarValue::Utf8(Some(text)) | ScalarValue::Utf8View(Some(text)), _) => Some(text),
         Expr::Literal(ScalarValue::LargeUtf8(Some(text)), _) => Some(text),
         Expr::Cast(inner) => text_literal(&inner.expr),
         _ => None,

@@ -14,11 +14,14 @@ use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result as DataFusionResult;
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
+use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
     BinaryExpr, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Projection, Union,
     WindowFunctionDefinition,
 };
+
+use sqlparser::ast::BinaryOperator;
 
 use super::arithmetic::{Arithmetic, is_number, negate, undefined_operator};
 use super::casts::cast;
@@ -29,9 +32,7 @@ use crate::types::{Error, SqlState};
 
 /// Puts the meaning into a plan that has not been analysed.
 pub(crate) fn apply(plan: LogicalPlan) -> DataFusionResult<LogicalPlan> {
-    Ok(plan
-        .transform_up_with_subqueries(|node| node_with_meaning(node).map(Transformed::yes))?
-        .data)
+    Ok(plan.transform_up_with_subqueries(|node| node_with_meaning(node).map(Transformed::yes))?.data)
 }
 
 fn node_with_meaning(node: LogicalPlan) -> DataFusionResult<LogicalPlan> {
@@ -46,11 +47,7 @@ fn node_with_meaning(node: LogicalPlan) -> DataFusionResult<LogicalPlan> {
             let rows = values
                 .values
                 .into_iter()
-                .map(|row| {
-                    row.into_iter()
-                        .map(|expression| expression_with_meaning(expression, &empty))
-                        .collect()
-                })
+                .map(|row| row.into_iter().map(|expression| expression_with_meaning(expression, &empty)).collect())
                 .collect::<DataFusionResult<Vec<Vec<Expr>>>>()?;
             LogicalPlanBuilder::values(rows)?.build()
         }
@@ -60,9 +57,7 @@ fn node_with_meaning(node: LogicalPlan) -> DataFusionResult<LogicalPlan> {
             let names = NamePreserver::new(&node);
             let rewritten = node.map_expressions(|expression| {
                 let name = names.save(&expression);
-                Ok(Transformed::yes(
-                    name.restore(expression_with_meaning(expression, &schema)?),
-                ))
+                Ok(Transformed::yes(name.restore(expression_with_meaning(expression, &schema)?)))
             })?;
             rewritten.data.recompute_schema()
         }
@@ -70,10 +65,7 @@ fn node_with_meaning(node: LogicalPlan) -> DataFusionResult<LogicalPlan> {
 }
 
 /// Puts the meaning into an expression over columns of `schema`.
-pub(crate) fn expression_with_meaning(
-    expression: Expr,
-    schema: &DFSchema,
-) -> DataFusionResult<Expr> {
+pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> DataFusionResult<Expr> {
     Ok(expression
         .transform_up(|expression| {
             Ok(match expression {
@@ -81,12 +73,24 @@ pub(crate) fn expression_with_meaning(
                     Some(value) => Transformed::yes(Expr::Literal(value, metadata)),
                     None => Transformed::no(Expr::Literal(value, metadata)),
                 },
-                Expr::BinaryExpr(binary) => binary_with_meaning(binary, schema)?,
+                Expr::BinaryExpr(binary) => match arithmetic(binary.op) {
+                    Some(operator) => match arithmetic_with_meaning(operator, *binary.left, *binary.right, schema)? {
+                        Planned::Meant(expression) => Transformed::yes(expression),
+                        Planned::Other(left, right) => Transformed::no(Expr::BinaryExpr(BinaryExpr {
+                            left: Box::new(left),
+                            op: binary.op,
+                            right: Box::new(right),
+                        })),
+                    },
+                    None => Transformed::no(Expr::BinaryExpr(binary)),
+                },
                 Expr::Negative(inner) => match inner.get_type(schema) {
                     Ok(data_type) if is_number(&data_type) => Transformed::yes(negate(*inner)),
                     _ => Transformed::no(Expr::Negative(inner)),
                 },
                 Expr::Cast(inner) => match inner.expr.get_type(schema) {
+                    // A text that was cast to text is no longer of an unknown type.
+                    Ok(from) if from == *inner.field.data_type() => Transformed::no(Expr::Cast(inner)),
                     Ok(from) => {
                         let to = inner.field.data_type().clone();
                         Transformed::yes(cast(*inner.expr, &from, &to))
@@ -96,17 +100,9 @@ pub(crate) fn expression_with_meaning(
                 Expr::WindowFunction(mut call) => {
                     // Window functions read offsets and counts as 64-bit literals while planning.
                     if matches!(call.fun, WindowFunctionDefinition::WindowUDF(_)) {
-                        for argument in call
-                            .params
-                            .args
-                            .iter_mut()
-                            .skip(usize::from(call.fun.name() != "ntile"))
-                        {
+                        for argument in call.params.args.iter_mut().skip(usize::from(call.fun.name() != "ntile")) {
                             if let Expr::Literal(ScalarValue::Int32(Some(value)), _) = argument {
-                                *argument = Expr::Literal(
-                                    ScalarValue::Int64(Some(i64::from(*value))),
-                                    None,
-                                );
+                                *argument = Expr::Literal(ScalarValue::Int64(Some(i64::from(*value))), None);
                             }
                         }
                     }
@@ -118,14 +114,21 @@ pub(crate) fn expression_with_meaning(
         .data)
 }
 
+/// An expression that may be an integer literal, with its type by size.
+fn with_integer_literal(expression: Expr) -> Expr {
+    match expression {
+        Expr::Literal(value, metadata) => match integer_literal(&value) {
+            Some(value) => Expr::Literal(value, metadata),
+            None => Expr::Literal(value, metadata),
+        },
+        other => other,
+    }
+}
+
 fn integer_literal(value: &ScalarValue) -> Option<ScalarValue> {
     match value {
-        ScalarValue::Int64(Some(value)) => i32::try_from(*value)
-            .ok()
-            .map(|value| ScalarValue::Int32(Some(value))),
-        ScalarValue::UInt64(Some(value)) => {
-            Some(ScalarValue::Decimal128(Some(i128::from(*value)), 20, 0))
-        }
+        ScalarValue::Int64(Some(value)) => i32::try_from(*value).ok().map(|value| ScalarValue::Int32(Some(value))),
+        ScalarValue::UInt64(Some(value)) => Some(ScalarValue::Decimal128(Some(i128::from(*value)), 20, 0)),
         _ => None,
     }
 }
@@ -141,67 +144,72 @@ fn arithmetic(operator: Operator) -> Option<Arithmetic> {
     }
 }
 
-fn binary_with_meaning(
-    binary: BinaryExpr,
-    schema: &DFSchema,
-) -> DataFusionResult<Transformed<Expr>> {
-    let unchanged = |binary| Ok(Transformed::no(Expr::BinaryExpr(binary)));
-    let Some(operator) = arithmetic(binary.op) else {
-        return unchanged(binary);
+/// An arithmetic operation with its meaning, or the operands of one that stays DataFusion's.
+enum Planned {
+    Meant(Expr),
+    Other(Expr, Expr),
+}
+
+fn arithmetic_with_meaning(operator: Arithmetic, a: Expr, b: Expr, schema: &DFSchema) -> DataFusionResult<Planned> {
+    let (Ok(left), Ok(right)) = (a.get_type(schema), b.get_type(schema)) else {
+        return Ok(Planned::Other(a, b));
     };
-    let (Ok(left), Ok(right)) = (binary.left.get_type(schema), binary.right.get_type(schema))
-    else {
-        return unchanged(binary);
-    };
-    let is_integer = |data_type: &DataType| data_type.is_integer();
     let is_timestamp = |data_type: &DataType| matches!(data_type, DataType::Timestamp(..));
-    let BinaryExpr {
-        left: a,
-        right: b,
-        op,
-    } = binary;
+    let is_moment = |data_type: &DataType| is_timestamp(data_type) || *data_type == DataType::Date32;
     let days = |date: Expr| datafusion::logical_expr::cast(date, DataType::Int32);
     let date = |days: Expr| datafusion::logical_expr::cast(days, DataType::Date32);
-    let (plus, minus) = (
-        operator == Arithmetic::Add,
-        operator == Arithmetic::Subtract,
-    );
-    Ok(Transformed::yes(match (&left, &right) {
-        (l, r) if is_number(l) && (is_number(r) || *r == DataType::Null) => operator.call(*a, *b),
-        (DataType::Null, r) if is_number(r) => operator.call(*a, *b),
+    let (plus, minus) = (operator == Arithmetic::Add, operator == Arithmetic::Subtract);
+    let undefined = |left: &DataType, right: &DataType| {
+        Err(to_datafusion(undefined_operator(operator.symbol(), &[sql_name(left), sql_name(right)])))
+    };
+    Ok(Planned::Meant(match (&left, &right) {
+        (l, r) if is_number(l) && (is_number(r) || *r == DataType::Null) => operator.call(a, b),
+        (DataType::Null, r) if is_number(r) => operator.call(a, b),
         // A text literal takes the other side's type; a text column has no arithmetic.
-        (l, DataType::Utf8) if is_number(l) && matches!(*b, Expr::Literal(..)) => {
-            operator.call(*a, cast(*b, &right, &left))
+        (l, DataType::Utf8) if is_number(l) && matches!(b, Expr::Literal(..)) => {
+            operator.call(a, cast(b, &right, &left))
         }
-        (DataType::Utf8, r) if is_number(r) && matches!(*a, Expr::Literal(..)) => {
-            operator.call(cast(*a, &left, &right), *b)
+        (DataType::Utf8, r) if is_number(r) && matches!(a, Expr::Literal(..)) => {
+            operator.call(cast(a, &left, &right), b)
         }
         (l, r) if is_number(l) && *r == DataType::Utf8 || *l == DataType::Utf8 && is_number(r) => {
-            return Err(to_datafusion(undefined_operator(
-                operator.symbol(),
-                &[sql_name(l), sql_name(r)],
-            )));
+            return undefined(l, r);
         }
-        (DataType::Date32, r) if is_integer(r) && (plus || minus) => {
-            date(operator.call(days(*a), *b))
-        }
-        (l, DataType::Date32) if is_integer(l) && plus => date(operator.call(*a, days(*b))),
-        (DataType::Date32, DataType::Date32) if minus => operator.call(days(*a), days(*b)),
-        (l, r)
-            if minus
-                && (is_timestamp(l) || *l == DataType::Date32)
-                && (is_timestamp(r) || *r == DataType::Date32) =>
-        {
-            timestamp_difference(*a, *b)
-        }
-        _ => {
-            return Ok(Transformed::no(Expr::BinaryExpr(BinaryExpr {
-                left: a,
-                op,
-                right: b,
-            })));
-        }
+        (DataType::Utf8, DataType::Utf8) => return undefined(&left, &right),
+        (DataType::Date32, r) if r.is_integer() && (plus || minus) => date(operator.call(days(a), b)),
+        (l, DataType::Date32) if l.is_integer() && plus => date(operator.call(a, days(b))),
+        (DataType::Date32, DataType::Date32) if minus => operator.call(days(a), days(b)),
+        (l, r) if minus && is_moment(l) && is_moment(r) => timestamp_difference(a, b),
+        _ => return Ok(Planned::Other(a, b)),
     }))
+}
+
+/// Plans arithmetic while DataFusion reads the query: it would refuse some of it before [`apply`]
+/// could give it its meaning.
+#[derive(Debug)]
+pub(crate) struct ArithmeticPlanner;
+
+impl ExprPlanner for ArithmeticPlanner {
+    fn plan_binary_op(
+        &self,
+        binary: RawBinaryExpr,
+        schema: &DFSchema,
+    ) -> DataFusionResult<PlannerResult<RawBinaryExpr>> {
+        let operator = match &binary.op {
+            BinaryOperator::Plus => Arithmetic::Add,
+            BinaryOperator::Minus => Arithmetic::Subtract,
+            BinaryOperator::Multiply => Arithmetic::Multiply,
+            BinaryOperator::Divide => Arithmetic::Divide,
+            BinaryOperator::Modulo => Arithmetic::Remainder,
+            _ => return Ok(PlannerResult::Original(binary)),
+        };
+        let RawBinaryExpr { op, left, right } = binary;
+        let (left, right) = (with_integer_literal(left), with_integer_literal(right));
+        Ok(match arithmetic_with_meaning(operator, left, right, schema)? {
+            Planned::Meant(expression) => PlannerResult::Planned(expression),
+            Planned::Other(left, right) => PlannerResult::Original(RawBinaryExpr { op, left, right }),
+        })
+    }
 }
 
 /// What PostgreSQL calls a type's category: types of one category match in a UNION.
@@ -224,28 +232,42 @@ fn category(data_type: &DataType) -> u8 {
 
 fn is_unknown(branch: &LogicalPlan, column: usize) -> bool {
     match branch {
-        LogicalPlan::Projection(projection) => {
-            projection.expr.get(column).is_some_and(|expression| {
-                matches!(
-                    expression.clone().unalias(),
-                    Expr::Literal(ScalarValue::Utf8(_), _)
-                )
-            })
-        }
+        LogicalPlan::Projection(projection) => projection
+            .expr
+            .get(column)
+            .is_some_and(|expression| matches!(expression.clone().unalias(), Expr::Literal(ScalarValue::Utf8(_), _))),
         LogicalPlan::Sort(sort) => is_unknown(&sort.input, column),
         LogicalPlan::SubqueryAlias(alias) => is_unknown(&alias.input, column),
         _ => false,
     }
 }
 
+/// A branch with one of its columns cast.
+fn with_cast(
+    branch: &Arc<LogicalPlan>,
+    column: usize,
+    from: &DataType,
+    to: &DataType,
+) -> DataFusionResult<Arc<LogicalPlan>> {
+    let expressions: Vec<Expr> = branch
+        .schema()
+        .iter()
+        .enumerate()
+        .map(|(at, (qualifier, field))| {
+            let expression = Expr::from((qualifier, field));
+            if at == column {
+                cast(expression, from, to).alias_qualified(qualifier.cloned(), field.name())
+            } else {
+                expression
+            }
+        })
+        .collect();
+    Ok(Arc::new(LogicalPlan::Projection(Projection::try_new(expressions, Arc::clone(branch))?)))
+}
+
 /// Checks that a UNION's columns match, and gives text literals the type of the other branches.
 fn match_branches(union: Union) -> DataFusionResult<LogicalPlan> {
-    let width = union
-        .inputs
-        .iter()
-        .map(|input| input.schema().fields().len())
-        .min()
-        .unwrap_or(0);
+    let width = union.inputs.iter().map(|input| input.schema().fields().len()).min().unwrap_or(0);
     let mut inputs = union.inputs;
     for column in 0..width {
         let mut found: Option<DataType> = None;
@@ -258,11 +280,7 @@ fn match_branches(union: Union) -> DataFusionResult<LogicalPlan> {
                 Some(other) if category(other) != category(data_type) => {
                     let error = Error::new(
                         SqlState::DatatypeMismatch,
-                        format!(
-                            "UNION types {} and {} cannot be matched",
-                            sql_name(other),
-                            sql_name(data_type)
-                        ),
+                        format!("UNION types {} and {} cannot be matched", sql_name(other), sql_name(data_type)),
                     )
                     .hint("Cast one of the columns, such as column::text.");
                     return Err(to_datafusion(error));
@@ -271,24 +289,21 @@ fn match_branches(union: Union) -> DataFusionResult<LogicalPlan> {
                 None => found = Some(data_type.clone()),
             }
         }
-        let Some(wanted) = found.filter(|wanted| category(wanted) != 2) else {
+        let Some(found) = found.filter(|found| category(found) != 2) else {
             continue;
         };
+        // A double or a real is preferred to the exact numbers, as in PostgreSQL.
+        let has = |wanted: &DataType| inputs.iter().any(|input| input.schema().field(column).data_type() == wanted);
+        let float = [DataType::Float64, DataType::Float32].into_iter().find(has).filter(|_| category(&found) == 1);
         for input in &mut inputs {
-            if is_unknown(input, column)
-                && let LogicalPlan::Projection(projection) = input.as_ref()
+            let from = input.schema().field(column).data_type().clone();
+            if is_unknown(input, column) {
+                *input = with_cast(input, column, &from, float.as_ref().unwrap_or(&found))?;
+            } else if let Some(float) = &float
+                && from != *float
+                && from != DataType::Null
             {
-                let mut expressions = projection.expr.clone();
-                if let Some(expression) = expressions.get_mut(column) {
-                    let (qualifier, name) = expression.qualified_name();
-                    let inner =
-                        std::mem::replace(expression, Expr::Literal(ScalarValue::Null, None))
-                            .unalias();
-                    *expression =
-                        cast(inner, &DataType::Utf8, &wanted).alias_qualified(qualifier, name);
-                }
-                let projection = Projection::try_new(expressions, Arc::clone(&projection.input))?;
-                *input = Arc::new(LogicalPlan::Projection(projection));
+                *input = with_cast(input, column, &from, float)?;
             }
         }
     }

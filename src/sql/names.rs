@@ -8,8 +8,7 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    self, AccessExpr, Expr, Ident, Query, Select, SelectItem, SetExpr, Subscript, VisitMut,
-    VisitorMut,
+    self, AccessExpr, Expr, Ident, Query, Select, SelectItem, SetExpr, Subscript, VisitMut, VisitorMut,
 };
 
 use super::reader::fold;
@@ -37,26 +36,17 @@ fn named(expression: &Expr) -> Option<String> {
             .rev()
             .find_map(|access| match access {
                 AccessExpr::Dot(Expr::Identifier(identifier)) => Some(fold(identifier)),
-                AccessExpr::Dot(_)
-                | AccessExpr::Subscript(Subscript::Index { .. } | Subscript::Slice { .. }) => None,
+                AccessExpr::Dot(_) | AccessExpr::Subscript(Subscript::Index { .. } | Subscript::Slice { .. }) => None,
             })
             .or_else(|| named(root)),
         Expr::Nested(inner) | Expr::Collate { expr: inner, .. } => named(inner),
-        Expr::Function(function) => function
-            .name
-            .0
-            .last()
-            .and_then(|part| part.as_ident())
-            .map(fold),
-        Expr::Cast {
-            expr, data_type, ..
-        } => named(expr).or_else(|| Some(type_name(data_type))),
+        Expr::Function(function) => function.name.0.last().and_then(|part| part.as_ident()).map(fold),
+        Expr::Cast { expr, data_type, .. } => strong(expr).or_else(|| Some(type_name(data_type))),
         Expr::TypedString(typed) => Some(type_name(&typed.data_type)),
         Expr::Interval(_) => Some("interval".into()),
-        Expr::Case { else_result, .. } => else_result
-            .as_ref()
-            .and_then(|result| strong(result))
-            .or_else(|| Some("case".into())),
+        Expr::Case { else_result, .. } => {
+            else_result.as_ref().and_then(|result| strong(result)).or_else(|| Some("case".into()))
+        }
         Expr::Array(_) => Some("array".into()),
         Expr::Exists { .. } => Some("exists".into()),
         Expr::Extract { .. } => Some("extract".into()),
@@ -84,7 +74,7 @@ fn named(expression: &Expr) -> Option<String> {
     }
 }
 
-/// Only names of columns and functions go through a CASE.
+/// Only names of columns and functions go through a cast or a CASE.
 fn strong(expression: &Expr) -> Option<String> {
     match expression {
         Expr::Identifier(_) | Expr::CompoundIdentifier(_) | Expr::Function(_) => named(expression),
@@ -125,12 +115,7 @@ fn type_name(data_type: &ast::DataType) -> String {
         DataType::Utf8 if stored.sql_type.starts_with("character varying") => "varchar",
         DataType::Utf8 if stored.sql_type.starts_with("character") => "bpchar",
         _ => {
-            return stored
-                .sql_type
-                .split(['(', '['])
-                .next()
-                .unwrap_or("?column?")
-                .to_owned();
+            return stored.sql_type.split(['(', '[']).next().unwrap_or("?column?").to_owned();
         }
     }
     .to_owned()
@@ -154,18 +139,13 @@ impl VisitorMut for NameColumns {
             match item {
                 SelectItem::UnnamedExpr(expression) => {
                     let name = output_name(expression);
-                    let plain = matches!(
-                        expression,
-                        Expr::Identifier(_) | Expr::CompoundIdentifier(_)
-                    );
+                    let plain = matches!(expression, Expr::Identifier(_) | Expr::CompoundIdentifier(_));
                     let count = seen.entry(name.clone()).or_insert(0);
                     *count += 1;
                     // Columns of two tables may share a name: they stay apart by their tables.
                     let text = expression.to_string();
                     let again = match expression {
-                        Expr::CompoundIdentifier(_) => {
-                            texts.contains(&text) || wildcard && *count > 1
-                        }
+                        Expr::CompoundIdentifier(_) => texts.contains(&text) || wildcard && *count > 1,
                         Expr::Identifier(_) => *count > 1 || wildcard,
                         _ => *count > 1,
                     };
@@ -173,16 +153,9 @@ impl VisitorMut for NameColumns {
                     if plain && !again {
                         continue;
                     }
-                    let alias = if again {
-                        format!("{name}{MARK}{}", texts.len())
-                    } else {
-                        name
-                    };
+                    let alias = if again { format!("{name}{MARK}{}", texts.len()) } else { name };
                     let inner = std::mem::replace(expression, Expr::value(ast::Value::Null));
-                    *item = SelectItem::ExprWithAlias {
-                        expr: inner,
-                        alias: Ident::with_quote('"', alias),
-                    };
+                    *item = SelectItem::ExprWithAlias { expr: inner, alias: Ident::with_quote('"', alias) };
                 }
                 SelectItem::ExprWithAlias { alias, .. } => {
                     let name = fold(alias);
@@ -193,9 +166,7 @@ impl VisitorMut for NameColumns {
                         *alias = Ident::with_quote('"', format!("{name}{MARK}{}", texts.len()));
                     }
                 }
-                SelectItem::QualifiedWildcard(..)
-                | SelectItem::Wildcard(_)
-                | SelectItem::ExprWithAliases { .. } => {
+                SelectItem::QualifiedWildcard(..) | SelectItem::Wildcard(_) | SelectItem::ExprWithAliases { .. } => {
                     wildcard = true;
                 }
             }
@@ -206,19 +177,12 @@ impl VisitorMut for NameColumns {
 
 /// A name as SQL text: quoted unless it would be read back the same without.
 pub(crate) fn quoted(name: &str) -> String {
-    let plain = name
-        .chars()
-        .next()
-        .is_some_and(|first| first.is_ascii_lowercase() || first == '_')
-        && name.chars().all(|character| {
-            character.is_ascii_lowercase() || character.is_ascii_digit() || character == '_'
-        })
+    let plain = name.chars().next().is_some_and(|first| first.is_ascii_lowercase() || first == '_')
+        && name
+            .chars()
+            .all(|character| character.is_ascii_lowercase() || character.is_ascii_digit() || character == '_')
         && !sqlparser::keywords::ALL_KEYWORDS.contains(&name.to_ascii_uppercase().as_str());
-    if plain {
-        name.to_owned()
-    } else {
-        format!("\"{}\"", name.replace('"', "\"\""))
-    }
+    if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
 #[cfg(test)]

@@ -8,10 +8,8 @@ use super::errors;
 use super::query_checks;
 use super::reader::{Reader, object_name};
 use super::refusals;
-use super::statement::{
-    Describe, Drop, Explain, ObjectKind, SetVariable, Show, Statement, StatementKind,
-};
-use super::tokens::{self, Piece};
+use super::statement::{Describe, Drop, Explain, ObjectKind, SetVariable, Show, Statement, StatementKind};
+use super::tokens::{self, Piece, position};
 use crate::types::{Error, Result, SqlState};
 
 /// Splits a text into statements and parses each. Pieces without anything but space and comments
@@ -23,7 +21,7 @@ use crate::types::{Error, Result, SqlState};
 pub fn parse(sql: &str) -> Result<Vec<Statement>> {
     let mut statements = Vec::new();
     for Piece { text, offset } in tokens::split(sql)? {
-        let kind = parse_one(&text).map_err(|error| {
+        let kind = tokens::with_stack(|| parse_one(&text)).map_err(|error| {
             let at = error.position_at().unwrap_or(1);
             error.position(at + offset)
         })?;
@@ -47,18 +45,20 @@ fn parse_one(text: &str) -> Result<StatementKind> {
 /// # Errors
 /// As [`parse`].
 pub(crate) fn parse_expression(text: &str) -> Result<ast::Expr> {
-    let tokens = tokens::tokenize(text)?;
-    tokens::check_depth(&tokens)?;
-    refusals::check(&tokens)?;
-    let mut reader = Reader::new(tokens, text);
-    let expression = reader.expression()?;
-    reader.finish()?;
-    Ok(expression)
+    tokens::with_stack(|| {
+        let tokens = tokens::tokenize(text)?;
+        tokens::check_depth(&tokens)?;
+        refusals::check(&tokens)?;
+        let mut reader = Reader::new(tokens, text);
+        let expression = reader.expression()?;
+        reader.finish()?;
+        Ok(expression)
+    })
 }
 
 const VERBS: &[&str] = &[
-    "ALTER", "CREATE", "DELETE", "DESCRIBE", "DROP", "EXPLAIN", "FLUSH", "INSERT", "RESET",
-    "SELECT", "SET", "SHOW", "TABLE", "TRUNCATE", "UPDATE", "VALUES", "WAIT", "WITH",
+    "ALTER", "CREATE", "DELETE", "DESCRIBE", "DROP", "EXPLAIN", "FLUSH", "INSERT", "RESET", "SELECT", "SET", "SHOW",
+    "TABLE", "TRUNCATE", "UPDATE", "VALUES", "WAIT", "WITH",
 ];
 
 fn statement(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
@@ -79,19 +79,13 @@ fn statement(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
         "DESCRIBE" | "DESC" => {
             reader.parser.advance_token();
             let _ = reader.eat(&["TABLE"]);
-            Ok(StatementKind::Describe(Describe {
-                name: reader.name()?,
-            }))
+            Ok(StatementKind::Describe(Describe { name: reader.name()? }))
         }
         "SET" => set(reader),
         "RESET" => {
             reader.parser.advance_token();
             let (name, position) = setting(reader)?;
-            Ok(StatementKind::Set(SetVariable {
-                name,
-                value: None,
-                position,
-            }))
+            Ok(StatementKind::Set(SetVariable { name, value: None, position }))
         }
         "FLUSH" | "WAIT" => {
             reader.parser.advance_token();
@@ -101,8 +95,7 @@ fn statement(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
             let error = reader.unexpected("a statement");
             Err(match errors::near_miss(&verb, VERBS.iter().copied()) {
                 Some(near) => error.hint(format!("Perhaps you meant {near}.")),
-                None => error
-                    .hint("A statement starts with a word such as SELECT, INSERT, CREATE or SHOW."),
+                None => error.hint("A statement starts with a word such as SELECT, INSERT, CREATE or SHOW."),
             })
         }
     }
@@ -116,17 +109,21 @@ fn query(reader: &mut Reader<'_>) -> Result<StatementKind> {
 
 fn dml(reader: &mut Reader<'_>) -> Result<StatementKind> {
     let at = reader.here();
+    let next = position(reader.parser.peek_nth_token_ref(1).span).unwrap_or(at);
     let statement = reader.run(|parser| parser.parse_statement())?;
     query_checks::check(&statement)?;
     match statement {
+        ast::Statement::Insert(insert) if !insert.into => {
+            Err(Error::new(SqlState::SyntaxError, format!("syntax error at or near \"{}\"", insert.table))
+                .hint("Write INSERT INTO.")
+                .position(next))
+        }
         ast::Statement::Insert(insert) => Ok(StatementKind::Insert(Box::new(insert))),
         ast::Statement::Update(_) => Ok(StatementKind::Update(Box::new(statement))),
         ast::Statement::Delete(delete) => Ok(StatementKind::Delete(Box::new(delete))),
-        _ => Err(
-            Error::unsupported("this form of the statement is not supported")
-                .hint("Write INSERT INTO t …, UPDATE t SET … or DELETE FROM t ….")
-                .position(at),
-        ),
+        _ => Err(Error::unsupported("this form of the statement is not supported")
+            .hint("Write INSERT INTO t …, UPDATE t SET … or DELETE FROM t ….")
+            .position(at)),
     }
 }
 
@@ -140,23 +137,14 @@ fn truncate(reader: &mut Reader<'_>) -> Result<StatementKind> {
                 && truncate.cascade.is_none()
                 && truncate.identity.is_none();
             if !plain {
-                return Err(
-                    Error::unsupported("TRUNCATE with further clauses is not supported")
-                        .hint("Write TRUNCATE t, u.")
-                        .position(at),
-                );
+                return Err(Error::unsupported("TRUNCATE with further clauses is not supported")
+                    .hint("Write TRUNCATE t, u.")
+                    .position(at));
             }
-            let names = truncate
-                .table_names
-                .iter()
-                .map(|target| object_name(&target.name));
+            let names = truncate.table_names.iter().map(|target| object_name(&target.name));
             Ok(StatementKind::Truncate(names.collect::<Result<_>>()?))
         }
-        _ => Err(
-            Error::new(SqlState::SyntaxError, "syntax error in TRUNCATE")
-                .hint("Write TRUNCATE t.")
-                .position(at),
-        ),
+        _ => Err(Error::new(SqlState::SyntaxError, "syntax error in TRUNCATE").hint("Write TRUNCATE t.").position(at)),
     }
 }
 
@@ -203,12 +191,7 @@ fn drop(reader: &mut Reader<'_>) -> Result<StatementKind> {
     if !cascade {
         let _ = reader.eat(&["RESTRICT"]);
     }
-    Ok(StatementKind::Drop(Drop {
-        kind,
-        names,
-        if_exists,
-        cascade,
-    }))
+    Ok(StatementKind::Drop(Drop { kind, names, if_exists, cascade }))
 }
 
 /// Reads an object's kind if one is next.
@@ -234,8 +217,7 @@ fn explain(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
         // `EXPLAIN (SELECT …)` is a query in parentheses.
         None if reader.parser.peek_token_ref().token == Token::LParen => {
             let inside = super::tokens::word(reader.parser.peek_nth_token_ref(1));
-            let query = inside
-                .is_none_or(|word| matches!(word.as_str(), "SELECT" | "WITH" | "VALUES" | "TABLE"));
+            let query = inside.is_none_or(|word| matches!(word.as_str(), "SELECT" | "WITH" | "VALUES" | "TABLE"));
             (!query).then_some("EXPLAIN with options")
         }
         _ => None,
@@ -247,16 +229,12 @@ fn explain(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
     }
     let explained = statement(reader, text)?;
     Ok(StatementKind::Explain(Box::new(match explained {
-        StatementKind::Query(query) => Explain::Query(*query),
+        StatementKind::Query(query) => Explain::Query(query),
         StatementKind::CreateMaterializedView(view) => Explain::View(view),
         _ => {
-            return Err(
-                Error::unsupported("EXPLAIN of this statement is not supported")
-                    .hint(
-                        "Write EXPLAIN SELECT … or EXPLAIN CREATE MATERIALIZED VIEW v AS SELECT ….",
-                    )
-                    .position(at),
-            );
+            return Err(Error::unsupported("EXPLAIN of this statement is not supported")
+                .hint("Write EXPLAIN SELECT … or EXPLAIN CREATE MATERIALIZED VIEW v AS SELECT ….")
+                .position(at));
         }
     })))
 }
@@ -306,42 +284,24 @@ fn set(reader: &mut Reader<'_>) -> Result<StatementKind> {
             .hint("Write SET: there are no transaction blocks.")
             .position(at));
     }
-    if reader.eat(&["SESSION"])
-        && (reader.at(&["CHARACTERISTICS"]) || reader.at(&["AUTHORIZATION"]))
-    {
+    if reader.eat(&["SESSION"]) && (reader.at(&["CHARACTERISTICS"]) || reader.at(&["AUTHORIZATION"])) {
         return Err(Error::unsupported("this form of SET SESSION is not supported")
             .hint("Leave it out: each statement is its own transaction, and every user may do everything.")
             .position(at));
     }
     if reader.eat(&["TIME", "ZONE"]) {
-        let value = if reader.eat(&["LOCAL"]) {
-            None
-        } else {
-            setting_value(reader)?
-        };
-        return Ok(StatementKind::Set(SetVariable {
-            name: "timezone".into(),
-            value,
-            position: at,
-        }));
+        let value = if reader.eat(&["LOCAL"]) { None } else { setting_value(reader)? };
+        return Ok(StatementKind::Set(SetVariable { name: "timezone".into(), value, position: at }));
     }
     if reader.eat(&["NAMES"]) {
         let value = setting_value(reader)?;
-        return Ok(StatementKind::Set(SetVariable {
-            name: "client_encoding".into(),
-            value,
-            position: at,
-        }));
+        return Ok(StatementKind::Set(SetVariable { name: "client_encoding".into(), value, position: at }));
     }
     let (name, position) = setting(reader)?;
     if !reader.eat_token(&Token::Eq) && !reader.eat(&["TO"]) {
         return Err(reader.unexpected("= or TO and a value"));
     }
-    Ok(StatementKind::Set(SetVariable {
-        name,
-        value: setting_value(reader)?,
-        position,
-    }))
+    Ok(StatementKind::Set(SetVariable { name, value: setting_value(reader)?, position }))
 }
 
 /// Reads a setting's value or a list of them; `None` for DEFAULT.
@@ -369,15 +329,11 @@ pub(crate) fn value_text(reader: &mut Reader<'_>) -> Result<String> {
                 digits.clone()
             }
         }
-        Token::SingleQuotedString(text) | Token::EscapedStringLiteral(text) if !minus && !plus => {
-            text.clone()
-        }
+        Token::SingleQuotedString(text) | Token::EscapedStringLiteral(text) if !minus && !plus => text.clone(),
         Token::DollarQuotedString(text) if !minus && !plus => text.value.clone(),
         Token::Word(word) if !minus && !plus => word.value.clone(),
         _ => {
-            return Err(
-                reader.unexpected("a value: a string in single quotes, a number, true or false")
-            );
+            return Err(reader.unexpected("a value: a string in single quotes, a number, true or false"));
         }
     };
     reader.parser.advance_token();

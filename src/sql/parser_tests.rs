@@ -1,1 +1,242 @@
+//! What texts parse to, and how wrong ones are refused.
 
+use super::*;
+use crate::types::{Error, SqlState};
+
+fn one(text: &str) -> StatementKind {
+    let mut statements = parse(text).unwrap_or_else(|error| panic!("{text}: {error:?}"));
+    assert_eq!(statements.len(), 1, "{text}");
+    statements.remove(0).kind
+}
+
+fn refused(text: &str) -> Error {
+    match parse(text) {
+        Ok(statements) => panic!("{text} was accepted: {statements:?}"),
+        Err(error) => error,
+    }
+}
+
+#[test]
+fn texts_are_split_at_semicolons_with_their_places() {
+    let text = " SELECT 1 ;\n;-- nothing\n;;  select ';' /* ; */ -- end\n";
+    let statements = parse(text).expect("two statements");
+    let shown: Vec<(usize, &str)> = statements.iter().map(|s| (s.offset, s.text.as_str())).collect();
+    assert_eq!(shown, vec![(1, "SELECT 1"), (28, "select ';'")]);
+    for empty in ["", ";", ";;;", "-- only a comment", "/* one */ ; -- two"] {
+        assert!(parse(empty).expect(empty).is_empty(), "{empty}");
+    }
+    // Positions count characters, over lines and beyond ASCII, in the whole text.
+    assert_eq!(refused("SELECT 'é€';\n SELEC 1").position_at(), Some(15));
+    assert_eq!(refused("SELECT 1;\nSELECT 'é' FROM t u v").position_at(), Some(31));
+}
+
+#[test]
+fn statements_become_what_they_say() {
+    assert!(matches!(one("flush"), StatementKind::Flush));
+    assert!(matches!(one("WAIT;"), StatementKind::Flush));
+    assert!(matches!(one("(select 1) union all (values (2))"), StatementKind::Query(_)));
+    assert!(matches!(one("table t"), StatementKind::Query(_)));
+    assert!(matches!(one("with x as (select 1) select * from x"), StatementKind::Query(_)));
+    assert!(matches!(
+        one("insert into t (a) values (1) on conflict (a) do update set a = 2 returning a"),
+        StatementKind::Insert(_)
+    ));
+    assert!(matches!(one("update t set a = a + 1 where b returning *"), StatementKind::Update(_)));
+    assert!(matches!(one("delete from t where a = 1"), StatementKind::Delete(_)));
+    assert!(matches!(one("truncate table s.t, u"), StatementKind::Truncate(names) if names.len() == 2));
+    assert!(
+        matches!(one("explain select 1"), StatementKind::Explain(explain) if matches!(*explain, Explain::Query(_)))
+    );
+    assert!(matches!(
+        one("explain create materialized view v as select 1"),
+        StatementKind::Explain(explain) if matches!(*explain, Explain::View(_))
+    ));
+    for (text, show) in [
+        ("show tables", Show::Tables),
+        ("SHOW VIEWS", Show::Views),
+        ("SHOW MATERIALIZED VIEWS", Show::MaterializedViews),
+        ("show jobs", Show::Jobs),
+        ("show time zone", Show::Variable("timezone".into())),
+        ("show TimeZone", Show::Variable("timezone".into())),
+        ("show clink.read", Show::Variable("clink.read".into())),
+        ("show all", Show::Variable("all".into())),
+        (
+            "show create materialized view S.\"V\"",
+            Show::Create(
+                ObjectKind::MaterializedView,
+                Name { schema: Some("s".into()), name: "V".into(), position: 31 },
+            ),
+        ),
+    ] {
+        assert!(matches!(one(text), StatementKind::Show(found) if found == show), "{text}");
+    }
+    assert!(matches!(one("describe \"T\""), StatementKind::Describe(d) if d.name.name == "T"));
+    for (text, name, value) in [
+        ("SET rw_implicit_flush = true", "rw_implicit_flush", Some("true")),
+        ("set streaming_parallelism = 4", "streaming_parallelism", Some("4")),
+        ("SET search_path TO a, \"B\"", "search_path", Some("a, B")),
+        ("set session x.y to 'a b'", "x.y", Some("a b")),
+        ("set x = -1", "x", Some("-1")),
+        ("set x to default", "x", None),
+        ("reset x", "x", None),
+        ("set time zone 'UTC'", "timezone", Some("UTC")),
+        ("set names 'utf8'", "client_encoding", Some("utf8")),
+    ] {
+        let StatementKind::Set(set) = one(text) else { panic!("{text}") };
+        assert_eq!((set.name.as_str(), set.value.as_deref()), (name, value), "{text}");
+    }
+    let StatementKind::Drop(drop) = one("DROP MATERIALIZED VIEW IF EXISTS a, S.b CASCADE") else { panic!("no drop") };
+    assert_eq!((drop.kind, drop.if_exists, drop.cascade), (ObjectKind::MaterializedView, true, true));
+    assert_eq!(drop.names.last().map(|name| (name.schema.as_deref(), name.name.as_str())), Some((Some("s"), "b")));
+}
+
+#[test]
+fn tables_are_read_with_columns_keys_and_options() {
+    let StatementKind::CreateTable(table) = one(
+        "CREATE TABLE IF NOT EXISTS S.Orders (\n Id bigint, \"Note\" character varying(10) NOT NULL DEFAULT 'x' , \
+         tags int[], m MAP<text, STRUCT<a int, b ARRAY<text>>>, CONSTRAINT pk PRIMARY KEY (\"Note\", ID)) APPEND ONLY \
+         WITH (Connector = 'file', properties.group.id = 5, 'Quoted.Key' = true)",
+    ) else {
+        panic!("no table")
+    };
+    assert_eq!((table.name.schema.as_deref(), table.name.name.as_str()), (Some("s"), "orders"));
+    assert!(table.if_not_exists && table.append_only);
+    let columns: Vec<(&str, &str, bool)> =
+        table.columns.iter().map(|c| (c.name.as_str(), c.sql_type.as_str(), c.nullable)).collect();
+    assert_eq!(
+        columns,
+        vec![
+            ("id", "bigint", false),
+            ("Note", "character varying(10)", false),
+            ("tags", "integer[]", true),
+            ("m", "map<text, struct<a integer, b text[]>>", true),
+        ]
+    );
+    assert_eq!(table.primary_key, vec![1, 0]);
+    let options: Vec<(&str, &str)> =
+        table.options.iter().map(|(key, value)| (key.as_str(), value.text.as_str())).collect();
+    assert_eq!(options, vec![("connector", "file"), ("properties.group.id", "5"), ("quoted.key", "true")]);
+
+    let words = "CREATE TABLE k(\"table\" TEXT, \"group\" INT, \"order\" INT, \"window\" INT, \"timestamp\" TIMESTAMP, \"user\" TEXT, \"end\" INT)";
+    let StatementKind::CreateTable(table) = one(words) else { panic!("no table") };
+    let names: Vec<&str> = table.columns.iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(names, vec!["table", "group", "order", "window", "timestamp", "user", "end"]);
+
+    let StatementKind::CreateMaterializedView(view) =
+        one("CREATE MATERIALIZED VIEW m(Low,\"High\") WITH (background = true) AS  SELECT 1,2 -- two")
+    else {
+        panic!("no view")
+    };
+    assert_eq!(view.columns, vec!["low", "High"]);
+    assert!(view.background);
+    assert_eq!(view.query_text, "SELECT 1,2");
+}
+
+/// Text, code, and where the error points.
+const WRONG: &[(&str, SqlState, usize)] = &[
+    ("SELEC 1", SqlState::SyntaxError, 1),
+    ("SELECT FROM", SqlState::SyntaxError, 12),
+    ("SELECT 1 +", SqlState::SyntaxError, 11),
+    ("SELECT (1", SqlState::SyntaxError, 10),
+    ("SELECT 'open", SqlState::SyntaxError, 8),
+    ("CREATE TABEL t (a int)", SqlState::SyntaxError, 8),
+    ("CREATE TABLE t (a int,)", SqlState::SyntaxError, 23),
+    ("CREATE TABLE t (a int) x", SqlState::SyntaxError, 24),
+    ("CREATE TABLE t (a int, a text)", SqlState::DuplicateColumn, 24),
+    ("CREATE TABLE t (a int primary key, b int primary key)", SqlState::InvalidTableDefinition, 42),
+    ("CREATE TABLE t (a int, primary key (b))", SqlState::UndefinedColumn, 37),
+    ("CREATE TABLE t (a intt)", SqlState::UndefinedObject, 19),
+    ("CREATE TABLE t (a jsonb)", SqlState::FeatureNotSupported, 19),
+    ("CREATE TABLE t (a serial)", SqlState::FeatureNotSupported, 19),
+    ("CREATE TABLE t (a int CHECK (a > 0))", SqlState::FeatureNotSupported, 23),
+    ("CREATE TABLE t (a int UNIQUE)", SqlState::FeatureNotSupported, 23),
+    ("CREATE TABLE t (a int REFERENCES o(id))", SqlState::FeatureNotSupported, 23),
+    ("CREATE TABLE t (a int, UNIQUE (a))", SqlState::FeatureNotSupported, 24),
+    ("CREATE TABLE t (a int, CHECK (a > 0))", SqlState::FeatureNotSupported, 24),
+    ("CREATE TABLE t (a int, FOREIGN KEY (a) REFERENCES o)", SqlState::FeatureNotSupported, 24),
+    ("CREATE TABLE t (a int, b int AS (a + 1))", SqlState::FeatureNotSupported, 30),
+    ("CREATE TABLE t (a int, b int GENERATED ALWAYS AS (a) STORED)", SqlState::FeatureNotSupported, 30),
+    ("CREATE TABLE t (ts timestamp, WATERMARK FOR ts AS ts)", SqlState::FeatureNotSupported, 31),
+    ("CREATE TABLE t AS SELECT 1", SqlState::FeatureNotSupported, 16),
+    ("CREATE TABLE t (a int) PARTITIONED BY (a)", SqlState::FeatureNotSupported, 24),
+    ("CREATE TABLE t (a int) WITH (a = 1, A = 2)", SqlState::SyntaxError, 37),
+    ("CREATE TABLE a.b.c (a int)", SqlState::FeatureNotSupported, 14),
+    ("CREATE SOURCE t (a int)", SqlState::FeatureNotSupported, 8),
+    ("CREATE SINK s FROM t", SqlState::FeatureNotSupported, 8),
+    ("CREATE STREAM s (a int)", SqlState::FeatureNotSupported, 8),
+    ("CREATE INDEX i ON t (a)", SqlState::FeatureNotSupported, 8),
+    ("CREATE FUNCTION f() RETURNS int", SqlState::FeatureNotSupported, 8),
+    ("CREATE OR REPLACE VIEW v AS SELECT 1", SqlState::FeatureNotSupported, 11),
+    ("CREATE VIEW v (a, A) AS SELECT 1, 2", SqlState::DuplicateColumn, 19),
+    ("CREATE MATERIALIZED VIEW v WITH (backgrund = true) AS SELECT 1", SqlState::InvalidParameterValue, 34),
+    ("CREATE MATERIALIZED VIEW v WITH (background = 7) AS SELECT 1", SqlState::InvalidParameterValue, 34),
+    ("CREATE MATERIALIZED VIEW v AS SELECT 1 EMIT ON WINDOW CLOSE", SqlState::FeatureNotSupported, 40),
+    ("SELECT * FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute')", SqlState::FeatureNotSupported, 15),
+    ("SELECT count(*) FROM t GROUP BY HOP(ts, 1, 2)", SqlState::FeatureNotSupported, 33),
+    ("SELECT * FROM t MATCH_RECOGNIZE (PATTERN (A))", SqlState::FeatureNotSupported, 17),
+    ("SELECT * FROM a JOIN b FOR SYSTEM_TIME AS OF a.ts ON true", SqlState::FeatureNotSupported, 24),
+    ("SELECT `a` FROM t", SqlState::FeatureNotSupported, 8),
+    ("SELECT * FROM t FOR UPDATE", SqlState::FeatureNotSupported, 1),
+    ("SELECT 1 INTO t", SqlState::FeatureNotSupported, 1),
+    ("SUBSCRIBE v", SqlState::FeatureNotSupported, 1),
+    ("COPY t FROM STDIN", SqlState::FeatureNotSupported, 1),
+    ("BEGIN", SqlState::FeatureNotSupported, 1),
+    ("COMMIT", SqlState::FeatureNotSupported, 1),
+    ("DECLARE c CURSOR FOR SELECT 1", SqlState::FeatureNotSupported, 1),
+    ("EXECUTE p", SqlState::FeatureNotSupported, 1),
+    ("PREPARE p AS SELECT 1", SqlState::FeatureNotSupported, 1),
+    ("ALTER TABLE t ADD COLUMN b int", SqlState::FeatureNotSupported, 1),
+    ("REFRESH MATERIALIZED VIEW v", SqlState::FeatureNotSupported, 1),
+    ("EXPLAIN ANALYZE SELECT 1", SqlState::FeatureNotSupported, 9),
+    ("EXPLAIN (FORMAT json) SELECT 1", SqlState::FeatureNotSupported, 9),
+    ("DROP INDEX i", SqlState::FeatureNotSupported, 6),
+    ("DROP TABEL t", SqlState::SyntaxError, 6),
+    ("DROP TABLE", SqlState::SyntaxError, 11),
+    ("SHOW CREATE THING t", SqlState::SyntaxError, 13),
+    ("SET LOCAL x = 1", SqlState::FeatureNotSupported, 5),
+    ("SET x", SqlState::SyntaxError, 6),
+    ("INSERT t VALUES (1)", SqlState::SyntaxError, 8),
+];
+
+#[test]
+fn wrong_statements_are_refused_with_code_place_and_hint() {
+    let mut wrong = Vec::new();
+    for (text, code, position) in WRONG {
+        let error = refused(text);
+        let hint = error.hint_text().is_some_and(|hint| !hint.is_empty());
+        if error.code() != *code || error.position_at() != Some(*position) || !hint {
+            wrong.push(format!("{text}: {error:?} at {:?}, hint {:?}", error.position_at(), error.hint_text()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn depth_and_length_are_limited() {
+    let deep = |depth: usize| format!("SELECT {}1{}", "(".repeat(depth), ")".repeat(depth));
+    assert!(parse(&deep(120)).is_ok());
+    for text in [
+        deep(100_000),
+        format!("SELECT {}", "(".repeat(100_000)),
+        format!("SELECT {}1", "NOT ".repeat(100_000)),
+        format!("SELECT {}1", "- ".repeat(100_000)),
+        format!("SELECT {}", "CASE WHEN ".repeat(50_000)),
+        format!("SELECT {}", vec!["1"; 10_000].join(" + ")),
+        format!("SELECT 1 WHERE {}", vec!["a = 1"; 10_000].join(" OR ")),
+        vec!["SELECT 1"; 10_000].join(" UNION ALL "),
+        format!("SELECT a{}", "[1]".repeat(100_000)),
+    ] {
+        let error = refused(&text);
+        assert_eq!(error.code(), SqlState::StatementTooComplex, "{}…: {error:?}", &text[..30]);
+    }
+    // Work must not double with every level.
+    let calls = format!("SELECT {}1{}", "abs(".repeat(100), ")".repeat(100));
+    assert!(parse(&calls).is_ok());
+    let tables = format!("SELECT * FROM {}t{}", "(".repeat(60), ")".repeat(60));
+    let _ = parse(&tables);
+    let error = refused(&format!("SELECT '{}'", "x".repeat(1 << 20)));
+    assert_eq!(error.code(), SqlState::ProgramLimitExceeded);
+    assert!(error.message().contains("1048576"));
+    let rows = vec!["(1, 'x')"; 50_000].join(", ");
+    assert!(parse(&format!("INSERT INTO t VALUES {rows}")).is_ok());
+}

@@ -22,6 +22,7 @@ use super::meaning;
 use super::names::{name_columns, shown_name};
 use super::parser::parse_expression;
 use super::reader::{DATABASE, duplicate_column};
+use super::tokens::with_stack;
 use super::types::{SqlTypes, UTC, sql_name, stored};
 use super::view_checks;
 use crate::exec::plan::JobPlan;
@@ -80,10 +81,8 @@ pub fn session_config() -> SessionConfig {
 /// the builder already.
 pub fn configure(builder: SessionStateBuilder) -> SessionStateBuilder {
     let mut builder = builder.with_type_planner(Arc::new(SqlTypes));
-    builder
-        .scalar_functions()
-        .get_or_insert_default()
-        .extend(functions::all());
+    builder.scalar_functions().get_or_insert_default().extend(functions::all());
+    builder.expr_planners().get_or_insert_default().insert(0, Arc::new(meaning::ArithmeticPlanner));
     builder
 }
 
@@ -108,11 +107,11 @@ pub async fn plan_view(
     columns: &[String],
     resolver: &dyn Resolver,
 ) -> Result<PlannedView> {
-    view_checks::check(query)?;
+    with_stack(|| view_checks::check(query))?;
     let plan = logical_plan(state, query).await?;
     let plan = analysed(state, plan).map_err(|error| locate(error, query))?;
     let names = view_columns(&plan, columns)?;
-    lower::lower(state, &plan, names, resolver).map_err(|error| locate(error, query))
+    with_stack(|| lower::lower(state, &plan, names, resolver)).map_err(|error| locate(error, query))
 }
 
 /// Checks what the columns of a plain view are called and gives their names.
@@ -122,19 +121,11 @@ pub async fn plan_view(
 pub fn view_columns(plan: &LogicalPlan, columns: &[String]) -> Result<Vec<String>> {
     let fields = plan.schema().fields();
     if columns.len() > fields.len() {
-        return Err(Error::new(
-            SqlState::SyntaxError,
-            "CREATE VIEW specifies more column names than columns",
-        )
-        .hint(format!("The query has {} columns.", fields.len())));
+        return Err(Error::new(SqlState::SyntaxError, "CREATE VIEW specifies more column names than columns")
+            .hint(format!("The query has {} columns.", fields.len())));
     }
     let mut names: Vec<String> = columns.to_vec();
-    names.extend(
-        fields
-            .iter()
-            .skip(columns.len())
-            .map(|field| shown_name(field.name()).to_owned()),
-    );
+    names.extend(fields.iter().skip(columns.len()).map(|field| shown_name(field.name()).to_owned()));
     for (at, name) in names.iter().enumerate() {
         if names.iter().take(at).any(|earlier| earlier == name) {
             return Err(duplicate_column(name));
@@ -148,30 +139,21 @@ pub fn view_columns(plan: &LogicalPlan, columns: &[String]) -> Result<Vec<String
 ///
 /// # Errors
 /// Those of [`plan_query`] and [`view_columns`].
-pub async fn plan_plain_view(
-    state: &SessionState,
-    query: &ast::Query,
-    columns: &[String],
-) -> Result<LogicalPlan> {
+pub async fn plan_plain_view(state: &SessionState, query: &ast::Query, columns: &[String]) -> Result<LogicalPlan> {
     let plan = plan_query(state, query).await?;
     let names = view_columns(&plan, columns)?;
-    let expressions: Vec<Expr> = plan
-        .schema()
-        .columns()
-        .into_iter()
-        .zip(names)
-        .map(|(column, name)| Expr::Column(column).alias(name))
-        .collect();
-    let projection = Projection::try_new(expressions, Arc::new(plan))
-        .map_err(|error| from_datafusion(&error))?;
+    let expressions: Vec<Expr> =
+        plan.schema().columns().into_iter().zip(names).map(|(column, name)| Expr::Column(column).alias(name)).collect();
+    let projection = Projection::try_new(expressions, Arc::new(plan)).map_err(|error| from_datafusion(&error))?;
     Ok(LogicalPlan::Projection(projection))
 }
 
 async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<LogicalPlan> {
-    let mut prepared = query.clone();
-    prepare(&mut prepared)?;
-    let statement =
-        PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared))));
+    let prepared = with_stack(|| {
+        let mut prepared = query.clone();
+        prepare(&mut prepared).map(|()| prepared)
+    })?;
+    let statement = PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared))));
     let plan = match state.statement_to_plan(statement).await {
         Ok(plan) => plan,
         Err(error) => {
@@ -185,7 +167,7 @@ async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<Logica
             return Err(locate(ours, query));
         }
     };
-    meaning::apply(plan).map_err(|error| locate(from_datafusion(&error), query))
+    with_stack(|| meaning::apply(plan)).map_err(|error| locate(from_datafusion(&error), query))
 }
 
 fn table_names(state: &SessionState) -> Vec<String> {
@@ -200,12 +182,10 @@ fn table_names(state: &SessionState) -> Vec<String> {
 /// Brings a query into the form that DataFusion's planner takes.
 fn prepare(query: &mut ast::Query) -> Result<()> {
     name_columns(query);
-    if let ControlFlow::Break(error) =
-        visit_expressions_mut(query, |expression| match prepare_expression(expression) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => ControlFlow::Break(error),
-        })
-    {
+    if let ControlFlow::Break(error) = visit_expressions_mut(query, |expression| match prepare_expression(expression) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => ControlFlow::Break(error),
+    }) {
         return Err(error);
     }
     let mut fetches = Fetches;
@@ -215,8 +195,38 @@ fn prepare(query: &mut ast::Query) -> Result<()> {
     }
 }
 
+/// Numbers with an exponent: numeric while they have at most 38 digits, else double precision.
+fn plain_number(text: &str) -> Option<ast::Expr> {
+    let (mantissa, exponent) = text.split_once(['e', 'E'])?;
+    let exponent: i64 = exponent.parse().ok()?;
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let digits = format!("{whole}{fraction}");
+    // Where the point goes among the digits.
+    let point = i64::try_from(whole.len()).ok()? + exponent;
+    let count = i64::try_from(digits.len()).ok()?;
+    if point > 38 || count - point > 38 || point.max(count) - point.min(0) > 38 {
+        return parse_expression(&format!("'{text}'::double precision")).ok();
+    }
+    let plain = if point <= 0 {
+        format!("0.{}{digits}", "0".repeat(usize::try_from(-point).ok()?))
+    } else if point >= count {
+        // With a point it stays a numeric.
+        format!("{digits}{}.0", "0".repeat(usize::try_from(point - count).ok()?))
+    } else {
+        let (before, after) = digits.split_at(usize::try_from(point).ok()?);
+        format!("{before}.{after}")
+    };
+    Some(ast::Expr::value(ast::Value::Number(plain, false)))
+}
+
 /// `varchar(n)` in a cast cuts the text off after n characters.
 fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
+    if let ast::Expr::Value(ast::ValueWithSpan { value: ast::Value::Number(text, _), .. }) = &*expression
+        && let Some(plain) = plain_number(text)
+    {
+        *expression = plain;
+        return Ok(());
+    }
     let ast::Expr::Cast { data_type, .. } = &*expression else {
         return Ok(());
     };
@@ -253,25 +263,16 @@ impl ast::VisitorMut for Fetches {
         let Some(fetch) = query.fetch.take() else {
             return ControlFlow::Continue(());
         };
-        let quantity = fetch
-            .quantity
-            .unwrap_or_else(|| ast::Expr::value(ast::Value::Number("1".into(), false)));
+        let quantity = fetch.quantity.unwrap_or_else(|| ast::Expr::value(ast::Value::Number("1".into(), false)));
         match &mut query.limit_clause {
             None => {
-                query.limit_clause = Some(ast::LimitClause::LimitOffset {
-                    limit: Some(quantity),
-                    offset: None,
-                    limit_by: vec![],
-                });
+                query.limit_clause =
+                    Some(ast::LimitClause::LimitOffset { limit: Some(quantity), offset: None, limit_by: vec![] });
             }
-            Some(ast::LimitClause::LimitOffset {
-                limit: limit @ None,
-                ..
-            }) => *limit = Some(quantity),
+            Some(ast::LimitClause::LimitOffset { limit: limit @ None, .. }) => *limit = Some(quantity),
             Some(_) => {
                 return ControlFlow::Break(
-                    Error::new(SqlState::SyntaxError, "multiple LIMIT clauses not allowed")
-                        .hint("Write one LIMIT."),
+                    Error::new(SqlState::SyntaxError, "multiple LIMIT clauses not allowed").hint("Write one LIMIT."),
                 );
             }
         }
@@ -307,21 +308,15 @@ fn documented(data_type: &DataType) -> Option<DataType> {
         }
         Date64 => Date32,
         Time32(_) | Time64(TimeUnit::Nanosecond) => Time64(TimeUnit::Microsecond),
-        Duration(_) | Interval(IntervalUnit::YearMonth | IntervalUnit::DayTime) => {
-            Interval(IntervalUnit::MonthDayNano)
-        }
+        Duration(_) | Interval(IntervalUnit::YearMonth | IntervalUnit::DayTime) => Interval(IntervalUnit::MonthDayNano),
         Decimal32(precision, scale) | Decimal64(precision, scale) => Decimal128(*precision, *scale),
         Decimal256(_, scale) => Decimal128(38, (*scale).min(38)),
         Dictionary(_, value) => documented(value).unwrap_or_else(|| value.as_ref().clone()),
         LargeList(field) | FixedSizeList(field, _) | ListView(field) | LargeListView(field) => {
-            let element =
-                documented(field.data_type()).unwrap_or_else(|| field.data_type().clone());
+            let element = documented(field.data_type()).unwrap_or_else(|| field.data_type().clone());
             List(Arc::new(Field::new_list_field(element, true)))
         }
-        List(field) => List(Arc::new(Field::new_list_field(
-            documented(field.data_type())?,
-            true,
-        ))),
+        List(field) => List(Arc::new(Field::new_list_field(documented(field.data_type())?, true))),
         _ => return None,
     })
 }
@@ -329,11 +324,7 @@ fn documented(data_type: &DataType) -> Option<DataType> {
 /// Casts result columns to documented types.
 fn documented_types(plan: LogicalPlan) -> Result<LogicalPlan> {
     let schema = Arc::clone(plan.schema());
-    if schema
-        .fields()
-        .iter()
-        .all(|field| documented(field.data_type()).is_none())
-    {
+    if schema.fields().iter().all(|field| documented(field.data_type()).is_none()) {
         return Ok(plan);
     }
     let expressions: Vec<Expr> = schema
@@ -341,14 +332,12 @@ fn documented_types(plan: LogicalPlan) -> Result<LogicalPlan> {
         .map(|(qualifier, field)| {
             let column = Expr::from((qualifier, field));
             match documented(field.data_type()) {
-                Some(to) => cast(column, field.data_type(), &to)
-                    .alias_qualified(qualifier.cloned(), field.name()),
+                Some(to) => cast(column, field.data_type(), &to).alias_qualified(qualifier.cloned(), field.name()),
                 None => column,
             }
         })
         .collect();
-    let projection = Projection::try_new(expressions, Arc::new(plan))
-        .map_err(|error| from_datafusion(&error))?;
+    let projection = Projection::try_new(expressions, Arc::new(plan)).map_err(|error| from_datafusion(&error))?;
     Ok(LogicalPlan::Projection(projection))
 }
 
@@ -356,24 +345,15 @@ fn documented_types(plan: LogicalPlan) -> Result<LogicalPlan> {
 ///
 /// # Errors
 /// Those of class 42, 42804 when it is not boolean.
-pub fn plan_predicate(
-    state: &SessionState,
-    text: &str,
-    schema: SchemaRef,
-) -> Result<Arc<dyn PhysicalExpr>> {
+pub fn plan_predicate(state: &SessionState, text: &str, schema: SchemaRef) -> Result<Arc<dyn PhysicalExpr>> {
     let expression = parse_expression(text)?;
     let planned = expression_over(state, &expression, &schema)?;
     let df_schema = df_schema(&schema)?;
-    let data_type = planned
-        .get_type(&df_schema)
-        .map_err(|error| from_datafusion(&error))?;
+    let data_type = planned.get_type(&df_schema).map_err(|error| from_datafusion(&error))?;
     if !matches!(data_type, DataType::Boolean | DataType::Null) {
         return Err(Error::new(
             SqlState::DatatypeMismatch,
-            format!(
-                "a filter must be of type boolean, not type {}",
-                sql_name(&data_type)
-            ),
+            format!("a filter must be of type boolean, not type {}", sql_name(&data_type)),
         )
         .hint("Compare the value, such as amount > 100.")
         .position(1));
@@ -385,11 +365,7 @@ pub fn plan_predicate(
 ///
 /// # Errors
 /// Those of class 42.
-pub fn plan_expression(
-    state: &SessionState,
-    expr: &ast::Expr,
-    schema: SchemaRef,
-) -> Result<Arc<dyn PhysicalExpr>> {
+pub fn plan_expression(state: &SessionState, expr: &ast::Expr, schema: SchemaRef) -> Result<Arc<dyn PhysicalExpr>> {
     let planned = expression_over(state, expr, &schema)?;
     physical(state, planned, &df_schema(&schema)?).map_err(|error| locate(error, expr))
 }
@@ -398,45 +374,28 @@ fn df_schema(schema: &SchemaRef) -> Result<DFSchema> {
     DFSchema::try_from(Arc::clone(schema)).map_err(|error| from_datafusion(&error))
 }
 
-fn expression_over(
-    state: &SessionState,
-    expression: &ast::Expr,
-    schema: &SchemaRef,
-) -> Result<Expr> {
+fn expression_over(state: &SessionState, expression: &ast::Expr, schema: &SchemaRef) -> Result<Expr> {
     let mut prepared = expression.clone();
-    if let ControlFlow::Break(error) = visit_expressions_mut(&mut prepared, |expression| {
-        match prepare_expression(expression) {
+    if let ControlFlow::Break(error) =
+        visit_expressions_mut(&mut prepared, |expression| match prepare_expression(expression) {
             Ok(()) => ControlFlow::Continue(()),
             Err(error) => ControlFlow::Break(error),
-        }
-    }) {
+        })
+    {
         return Err(error);
     }
     let located = |error| locate(from_datafusion(&error), expression);
     let df_schema = df_schema(schema)?;
-    let prepared = ast::ExprWithAlias {
-        expr: prepared,
-        alias: None,
-    };
-    let planned = state
-        .create_logical_expr_from_sql_expr(prepared, &df_schema)
-        .map_err(located)?;
+    let prepared = ast::ExprWithAlias { expr: prepared, alias: None };
+    let planned = state.create_logical_expr_from_sql_expr(prepared, &df_schema).map_err(located)?;
     let planned = meaning::expression_with_meaning(planned, &df_schema).map_err(located)?;
     if lower::has_subquery(&planned) || lower::has_aggregate(&planned) {
-        return Err(
-            Error::unsupported("subqueries and aggregates are not supported here")
-                .hint("Send a SELECT with the condition in WHERE instead."),
-        );
+        return Err(Error::unsupported("subqueries and aggregates are not supported here")
+            .hint("Send a SELECT with the condition in WHERE instead."));
     }
     Ok(planned)
 }
 
-fn physical(
-    state: &SessionState,
-    expression: Expr,
-    schema: &DFSchema,
-) -> Result<Arc<dyn PhysicalExpr>> {
-    state
-        .create_physical_expr(expression, schema)
-        .map_err(|error| from_datafusion(&error))
+fn physical(state: &SessionState, expression: Expr, schema: &DFSchema) -> Result<Arc<dyn PhysicalExpr>> {
+    state.create_physical_expr(expression, schema).map_err(|error| from_datafusion(&error))
 }

@@ -22,28 +22,14 @@ pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
     let mut pruned = Vec::with_capacity(nodes.len());
     for (mut node, needed) in nodes.into_iter().zip(needed) {
         let width = node.schema.fields().len();
-        let input = node
-            .inputs
-            .first()
-            .and_then(|input| places.get(*input))
-            .cloned()
-            .unwrap_or_default();
+        let input = node.inputs.first().and_then(|input| places.get(*input)).cloned().unwrap_or_default();
         let mut place: Vec<Option<usize>> = (0..width).map(Some).collect();
         match &mut node.operator {
             OperatorSpec::Import { columns, .. } => {
                 // A batch without columns has no length of its own: keep one.
-                let kept: Vec<usize> = if needed.is_empty() {
-                    vec![0]
-                } else {
-                    needed.into_iter().collect()
-                };
-                place = (0..width)
-                    .map(|column| kept.iter().position(|kept| *kept == column))
-                    .collect();
-                *columns = kept
-                    .iter()
-                    .filter_map(|kept| columns.get(*kept).copied())
-                    .collect();
+                let kept: Vec<usize> = if needed.is_empty() { vec![0] } else { needed.into_iter().collect() };
+                place = (0..width).map(|column| kept.iter().position(|kept| *kept == column)).collect();
+                *columns = kept.iter().filter_map(|kept| columns.get(*kept).copied()).collect();
                 node.schema = narrowed(&node.schema, &place);
             }
             OperatorSpec::Filter { predicate } => {
@@ -61,10 +47,7 @@ pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
                     *key = moved_column(*key, &input)?;
                 }
                 for aggregate in aggregates {
-                    for column in [&mut aggregate.argument, &mut aggregate.filter]
-                        .into_iter()
-                        .flatten()
-                    {
+                    for column in [&mut aggregate.argument, &mut aggregate.filter].into_iter().flatten() {
                         *column = moved_column(*column, &input)?;
                     }
                 }
@@ -83,46 +66,30 @@ fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
     for (at, node) in nodes.iter().enumerate().rev() {
         let all = 0..node.schema.fields().len();
         if at + 1 == nodes.len() {
-            needed
-                .get_mut(at)
-                .into_iter()
-                .for_each(|set| set.extend(all.clone()));
+            needed.get_mut(at).into_iter().for_each(|set| set.extend(all.clone()));
         }
         let own = needed.get(at).cloned().unwrap_or_default();
         let of_input: BTreeSet<usize> = match &node.operator {
             OperatorSpec::Import { .. } | OperatorSpec::Constant { .. } => continue,
-            OperatorSpec::Project { expressions } => {
-                expressions.iter().flat_map(columns_of).collect()
-            }
-            OperatorSpec::Filter { predicate } => {
-                own.into_iter().chain(columns_of(predicate)).collect()
-            }
+            OperatorSpec::Project { expressions } => expressions.iter().flat_map(columns_of).collect(),
+            OperatorSpec::Filter { predicate } => own.into_iter().chain(columns_of(predicate)).collect(),
             // The inputs of a union must keep one shape.
             OperatorSpec::Union => all.collect(),
-            OperatorSpec::Aggregate { keys, aggregates } => {
-                keys.iter()
-                    .copied()
-                    .chain(aggregates.iter().flat_map(|aggregate| {
-                        aggregate.argument.into_iter().chain(aggregate.filter)
-                    }))
-                    .collect()
-            }
+            OperatorSpec::Aggregate { keys, aggregates } => keys
+                .iter()
+                .copied()
+                .chain(aggregates.iter().flat_map(|aggregate| aggregate.argument.into_iter().chain(aggregate.filter)))
+                .collect(),
         };
         for input in &node.inputs {
-            needed
-                .get_mut(*input)
-                .into_iter()
-                .for_each(|set| set.extend(of_input.iter().copied()));
+            needed.get_mut(*input).into_iter().for_each(|set| set.extend(of_input.iter().copied()));
         }
     }
     needed
 }
 
 fn columns_of(expression: &Arc<dyn PhysicalExpr>) -> Vec<usize> {
-    collect_columns(expression)
-        .iter()
-        .map(Column::index)
-        .collect()
+    collect_columns(expression).iter().map(Column::index).collect()
 }
 
 fn narrowed(schema: &Schema, place: &[Option<usize>]) -> Arc<Schema> {
@@ -137,17 +104,10 @@ fn narrowed(schema: &Schema, place: &[Option<usize>]) -> Arc<Schema> {
 }
 
 fn moved_column(column: usize, place: &[Option<usize>]) -> Result<usize> {
-    place
-        .get(column)
-        .copied()
-        .flatten()
-        .ok_or_else(|| Error::internal("a column was pruned that is read"))
+    place.get(column).copied().flatten().ok_or_else(|| Error::internal("a column was pruned that is read"))
 }
 
-fn moved(
-    expression: &Arc<dyn PhysicalExpr>,
-    place: &[Option<usize>],
-) -> Result<Arc<dyn PhysicalExpr>> {
+fn moved(expression: &Arc<dyn PhysicalExpr>, place: &[Option<usize>]) -> Result<Arc<dyn PhysicalExpr>> {
     let moved = Arc::clone(expression).transform(|inner| {
         let Some(column) = inner.downcast_ref::<Column>() else {
             return Ok(Transformed::no(inner));
@@ -156,7 +116,5 @@ fn moved(
         let moved = Arc::new(Column::new(column.name(), index)) as Arc<dyn PhysicalExpr>;
         Ok(Transformed::yes(moved))
     });
-    moved
-        .map(|moved| moved.data)
-        .map_err(|error| from_datafusion(&error))
+    moved.map(|moved| moved.data).map_err(|error| from_datafusion(&error))
 }

@@ -15,17 +15,10 @@ impl Visitor for Checks {
     fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<Error> {
         let at = position(query.span());
         let refuse = |what: &str, hint: &str| {
-            ControlFlow::Break(
-                Error::unsupported(format!("{what} is not supported"))
-                    .hint(hint)
-                    .position_or(at),
-            )
+            ControlFlow::Break(Error::unsupported(format!("{what} is not supported")).hint(hint).position_or(at))
         };
         if !query.locks.is_empty() {
-            return refuse(
-                "FOR UPDATE or FOR SHARE",
-                "Leave it out: a SELECT reads one consistent time.",
-            );
+            return refuse("FOR UPDATE or FOR SHARE", "Leave it out: a SELECT reads one consistent time.");
         }
         if let Some(fetch) = &query.fetch
             && (fetch.percent || fetch.with_ties)
@@ -35,13 +28,8 @@ impl Visitor for Checks {
         if query.for_clause.is_some() || query.settings.is_some() || query.format_clause.is_some() {
             return refuse("a FOR, SETTINGS or FORMAT clause", "Leave it out.");
         }
-        if let SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) =
-            query.body.as_ref()
-        {
-            return refuse(
-                "a data-modifying statement inside a query",
-                "Send the statements one after another.",
-            );
+        if let SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) = query.body.as_ref() {
+            return refuse("a data-modifying statement inside a query", "Send the statements one after another.");
         }
         ControlFlow::Continue(())
     }
@@ -54,11 +42,8 @@ impl Visitor for Checks {
             return ControlFlow::Break(error.position_or(at));
         }
         if select.projection.is_empty() {
-            let error = Error::new(
-                SqlState::SyntaxError,
-                "a SELECT without columns is not allowed",
-            )
-            .hint("Name columns, or write SELECT *.");
+            let error = Error::new(SqlState::SyntaxError, "a SELECT without columns is not allowed")
+                .hint("Name columns, or write SELECT *.");
             return ControlFlow::Break(error.position_or(at));
         }
         ControlFlow::Continue(())
@@ -66,20 +51,11 @@ impl Visitor for Checks {
 
     fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<Error> {
         let at = position(factor.span());
-        if let TableFactor::Table {
-            with_ordinality,
-            sample,
-            with_hints,
-            partitions,
-            ..
-        } = factor
-            && (*with_ordinality
-                || sample.is_some()
-                || !with_hints.is_empty()
-                || !partitions.is_empty())
+        if let TableFactor::Table { with_ordinality, sample, with_hints, partitions, .. } = factor
+            && (*with_ordinality || sample.is_some() || !with_hints.is_empty() || !partitions.is_empty())
         {
-            let error = Error::unsupported("this form of a table in FROM is not supported")
-                .hint("Write FROM t [AS alias].");
+            let error =
+                Error::unsupported("this form of a table in FROM is not supported").hint("Write FROM t [AS alias].");
             return ControlFlow::Break(error.position_or(at));
         }
         ControlFlow::Continue(())

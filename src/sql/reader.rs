@@ -25,13 +25,8 @@ pub(crate) struct Reader<'a> {
 
 impl Reader<'_> {
     pub(crate) fn new(tokens: Vec<TokenWithSpan>, text: &str) -> Reader<'static> {
-        let parser = Parser::new(&ClinkDialect)
-            .with_recursion_limit(RECURSION_MAX)
-            .with_tokens_with_locations(tokens);
-        Reader {
-            parser,
-            end: text.chars().count() + 1,
-        }
+        let parser = Parser::new(&ClinkDialect).with_recursion_limit(RECURSION_MAX).with_tokens_with_locations(tokens);
+        Reader { parser, end: text.chars().count() + 1 }
     }
 
     /// Where the next token stands.
@@ -46,9 +41,10 @@ impl Reader<'_> {
 
     /// True when the next words are these.
     pub(crate) fn at(&self, words: &[&str]) -> bool {
-        words.iter().enumerate().all(|(nth, wanted)| {
-            word(self.parser.peek_nth_token_ref(nth)).is_some_and(|word| word == *wanted)
-        })
+        words
+            .iter()
+            .enumerate()
+            .all(|(nth, wanted)| word(self.parser.peek_nth_token_ref(nth)).is_some_and(|word| word == *wanted))
     }
 
     /// Reads these words if they are next.
@@ -64,11 +60,7 @@ impl Reader<'_> {
 
     /// Reads these words.
     pub(crate) fn expect(&mut self, words: &[&str]) -> Result<()> {
-        if self.eat(words) {
-            Ok(())
-        } else {
-            Err(self.unexpected(&words.join(" ")))
-        }
+        if self.eat(words) { Ok(()) } else { Err(self.unexpected(&words.join(" "))) }
     }
 
     /// Reads this token if it is next.
@@ -78,11 +70,7 @@ impl Reader<'_> {
 
     /// Reads this token.
     pub(crate) fn expect_token(&mut self, token: &Token) -> Result<()> {
-        if self.eat_token(token) {
-            Ok(())
-        } else {
-            Err(self.unexpected(&token.to_string()))
-        }
+        if self.eat_token(token) { Ok(()) } else { Err(self.unexpected(&token.to_string())) }
     }
 
     /// True when nothing is left.
@@ -92,11 +80,7 @@ impl Reader<'_> {
 
     /// Refuses anything that is left.
     pub(crate) fn finish(&self) -> Result<()> {
-        if self.is_done() {
-            Ok(())
-        } else {
-            Err(self.unexpected("the end of the statement"))
-        }
+        if self.is_done() { Ok(()) } else { Err(self.unexpected("the end of the statement")) }
     }
 
     /// The error for a next token that is not what it should be.
@@ -106,10 +90,7 @@ impl Reader<'_> {
     }
 
     /// Runs one of sqlparser's own methods.
-    pub(crate) fn run<T>(
-        &mut self,
-        read: impl FnOnce(&mut Parser<'_>) -> Result<T, ParserError>,
-    ) -> Result<T> {
+    pub(crate) fn run<T>(&mut self, read: impl FnOnce(&mut Parser<'_>) -> Result<T, ParserError>) -> Result<T> {
         let end = self.end;
         read(&mut self.parser).map_err(|error| parser_error(error, end))
     }
@@ -167,11 +148,8 @@ impl Reader<'_> {
 
 /// 42701.
 pub(crate) fn duplicate_column(name: &str) -> Error {
-    Error::new(
-        SqlState::DuplicateColumn,
-        format!("column \"{name}\" specified more than once"),
-    )
-    .hint("Give each column a name of its own, in a SELECT with AS.")
+    Error::new(SqlState::DuplicateColumn, format!("column \"{name}\" specified more than once"))
+        .hint("Give each column a name of its own, in a SELECT with AS.")
 }
 
 /// A name's parts as an object's name.
@@ -183,19 +161,12 @@ pub(crate) fn to_name(mut parts: Vec<String>, at: usize) -> Result<Name> {
         parts.remove(0);
     }
     let refuse = |parts: &[String]| {
-        Error::unsupported(format!(
-            "cross-database references are not supported: {}",
-            parts.join(".")
-        ))
-        .hint("Write schema.name: there is one database, clink.")
-        .position(at)
+        Error::unsupported(format!("cross-database references are not supported: {}", parts.join(".")))
+            .hint("Write schema.name: there is one database, clink.")
+            .position(at)
     };
     match (parts.pop(), parts.pop(), parts.is_empty()) {
-        (Some(name), schema, true) => Ok(Name {
-            schema,
-            name,
-            position: at,
-        }),
+        (Some(name), schema, true) => Ok(Name { schema, name, position: at }),
         (name, schema, _) => {
             parts.extend(schema);
             parts.extend(name);
@@ -207,12 +178,7 @@ pub(crate) fn to_name(mut parts: Vec<String>, at: usize) -> Result<Name> {
 /// sqlparser's name as an object's name.
 pub(crate) fn object_name(name: &sqlparser::ast::ObjectName) -> Result<Name> {
     let at = position(name.span()).unwrap_or(1);
-    let parts: Vec<String> = name
-        .0
-        .iter()
-        .filter_map(|part| part.as_ident())
-        .map(fold)
-        .collect();
+    let parts: Vec<String> = name.0.iter().filter_map(|part| part.as_ident()).map(fold).collect();
     to_name(parts, at)
 }
 
@@ -225,11 +191,8 @@ pub(crate) fn fold(identifier: &Ident) -> String {
 }
 
 fn syntax_error(found: &str, at_end: bool, expected: &str) -> Error {
-    let message = if at_end {
-        "syntax error at end of input".to_owned()
-    } else {
-        format!("syntax error at or near \"{found}\"")
-    };
+    let message =
+        if at_end { "syntax error at end of input".to_owned() } else { format!("syntax error at or near \"{found}\"") };
     Error::new(SqlState::SyntaxError, message).hint(format!("Expected {expected}."))
 }
 
@@ -237,34 +200,23 @@ fn syntax_error(found: &str, at_end: bool, expected: &str) -> Error {
 pub(crate) fn parser_error(error: ParserError, end: usize) -> Error {
     let text = match error {
         ParserError::RecursionLimitExceeded => {
-            return Error::new(
-                SqlState::StatementTooComplex,
-                "the statement is nested too deeply",
-            )
-            .hint("Name parts of it with WITH, or make views of them.");
+            return Error::new(SqlState::StatementTooComplex, "the statement is nested too deeply")
+                .hint("Name parts of it with WITH, or make views of them.");
         }
         ParserError::TokenizerError(text) | ParserError::ParserError(text) => text,
     };
     let (text, at) = match text.rsplit_once(" at Line: ") {
         Some((before, place)) => {
-            let column = place
-                .rsplit_once("Column: ")
-                .and_then(|(_, column)| column.trim().parse().ok());
+            let column = place.rsplit_once("Column: ").and_then(|(_, column)| column.trim().parse().ok());
             (before.to_owned(), column)
         }
         None => (text, None),
     };
-    let expected = text
-        .strip_prefix("Expected: ")
-        .and_then(|rest| rest.rsplit_once(", found: "));
+    let expected = text.strip_prefix("Expected: ").and_then(|rest| rest.rsplit_once(", found: "));
     match expected {
         Some((expected, found)) => {
             let at_end = found == "EOF";
-            syntax_error(found, at_end, expected).position(if at_end {
-                end
-            } else {
-                at.unwrap_or(end)
-            })
+            syntax_error(found, at_end, expected).position(if at_end { end } else { at.unwrap_or(end) })
         }
         None => Error::new(SqlState::SyntaxError, format!("syntax error: {text}"))
             .hint("See the statement's form in the documentation of the SQL dialect.")

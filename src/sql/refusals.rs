@@ -8,470 +8,134 @@ use crate::types::{Error, Result};
 /// Statements that are refused by their first words: words, what it is called, hint. The longest
 /// match comes first.
 const STATEMENTS: &[(&[&str], &str, &str)] = &[
-    (
-        &["CREATE", "SOURCE"],
-        "CREATE SOURCE",
-        "Write CREATE TABLE t (…) WITH (connector = …).",
-    ),
-    (
-        &["CREATE", "SINK"],
-        "CREATE SINK",
-        "Make a materialized view and read it with SELECT or over HTTP.",
-    ),
+    (&["CREATE", "SOURCE"], "CREATE SOURCE", "Write CREATE TABLE t (…) WITH (connector = …)."),
+    (&["CREATE", "SINK"], "CREATE SINK", "Make a materialized view and read it with SELECT or over HTTP."),
     (
         &["CREATE", "STREAM"],
         "CREATE STREAM",
         "Write CREATE TABLE t (…) WITH (connector = …), or CREATE MATERIALIZED VIEW v AS SELECT ….",
     ),
-    (
-        &["CREATE", "CONNECTION"],
-        "CREATE CONNECTION",
-        "Give the connector's options in CREATE TABLE t (…) WITH (…).",
-    ),
-    (
-        &["CREATE", "SECRET"],
-        "CREATE SECRET",
-        "Give the connector's options in CREATE TABLE t (…) WITH (…).",
-    ),
-    (
-        &["CREATE", "OR", "REPLACE"],
-        "CREATE OR REPLACE",
-        "Drop the object first: DROP … ; CREATE ….",
-    ),
-    (
-        &["CREATE", "TEMPORARY"],
-        "temporary objects",
-        "Make an ordinary table or view, and drop it when done.",
-    ),
-    (
-        &["CREATE", "TEMP"],
-        "temporary objects",
-        "Make an ordinary table or view, and drop it when done.",
-    ),
-    (
-        &["CREATE", "UNLOGGED"],
-        "unlogged tables",
-        "Write CREATE TABLE.",
-    ),
+    (&["CREATE", "CONNECTION"], "CREATE CONNECTION", "Give the connector's options in CREATE TABLE t (…) WITH (…)."),
+    (&["CREATE", "SECRET"], "CREATE SECRET", "Give the connector's options in CREATE TABLE t (…) WITH (…)."),
+    (&["CREATE", "OR", "REPLACE"], "CREATE OR REPLACE", "Drop the object first: DROP … ; CREATE …."),
+    (&["CREATE", "TEMPORARY"], "temporary objects", "Make an ordinary table or view, and drop it when done."),
+    (&["CREATE", "TEMP"], "temporary objects", "Make an ordinary table or view, and drop it when done."),
+    (&["CREATE", "UNLOGGED"], "unlogged tables", "Write CREATE TABLE."),
     (
         &["CREATE", "EXTERNAL"],
         "CREATE EXTERNAL TABLE",
         "Write CREATE TABLE t (…) WITH (connector = 'file', path = …, format = …).",
     ),
-    (
-        &["CREATE", "FUNCTION"],
-        "CREATE FUNCTION",
-        "Write the expression where it is used, or in a CREATE VIEW.",
-    ),
-    (
-        &["CREATE", "PROCEDURE"],
-        "CREATE PROCEDURE",
-        "Send the statements one after another.",
-    ),
-    (
-        &["CREATE", "AGGREGATE"],
-        "CREATE AGGREGATE",
-        "Use the built-in aggregates.",
-    ),
-    (
-        &["CREATE", "UNIQUE", "INDEX"],
-        "CREATE INDEX",
-        "Give the table a PRIMARY KEY.",
-    ),
+    (&["CREATE", "FUNCTION"], "CREATE FUNCTION", "Write the expression where it is used, or in a CREATE VIEW."),
+    (&["CREATE", "PROCEDURE"], "CREATE PROCEDURE", "Send the statements one after another."),
+    (&["CREATE", "AGGREGATE"], "CREATE AGGREGATE", "Use the built-in aggregates."),
+    (&["CREATE", "UNIQUE", "INDEX"], "CREATE INDEX", "Give the table a PRIMARY KEY."),
     (
         &["CREATE", "INDEX"],
         "CREATE INDEX",
         "Make a materialized view keyed by the columns you look up: GROUP BY makes them its key.",
     ),
-    (
-        &["CREATE", "SEQUENCE"],
-        "CREATE SEQUENCE",
-        "Give the values in INSERT.",
-    ),
-    (
-        &["CREATE", "TYPE"],
-        "CREATE TYPE",
-        "Write the type out in the column.",
-    ),
-    (
-        &["CREATE", "DOMAIN"],
-        "CREATE DOMAIN",
-        "Write the type out in the column.",
-    ),
-    (
-        &["CREATE", "TRIGGER"],
-        "CREATE TRIGGER",
-        "Make a materialized view: it follows every change.",
-    ),
+    (&["CREATE", "SEQUENCE"], "CREATE SEQUENCE", "Give the values in INSERT."),
+    (&["CREATE", "TYPE"], "CREATE TYPE", "Write the type out in the column."),
+    (&["CREATE", "DOMAIN"], "CREATE DOMAIN", "Write the type out in the column."),
+    (&["CREATE", "TRIGGER"], "CREATE TRIGGER", "Make a materialized view: it follows every change."),
     (&["CREATE", "RULE"], "CREATE RULE", "Make a view."),
-    (
-        &["CREATE", "EXTENSION"],
-        "CREATE EXTENSION",
-        "Leave it out: there are no extensions.",
-    ),
+    (&["CREATE", "EXTENSION"], "CREATE EXTENSION", "Leave it out: there are no extensions."),
     (
         &["CREATE", "DATABASE"],
         "CREATE DATABASE",
         "There is one database, clink: make schemas in it with CREATE SCHEMA.",
     ),
-    (
-        &["CREATE", "ROLE"],
-        "CREATE ROLE",
-        "Any user name is accepted; leave it out.",
-    ),
-    (
-        &["CREATE", "USER"],
-        "CREATE USER",
-        "Any user name is accepted; leave it out.",
-    ),
-    (
-        &["CREATE", "SAVEPOINT"],
-        "CREATE SAVEPOINT",
-        "Stop the server cleanly and copy its data directory.",
-    ),
-    (
-        &["CREATE", "RECURSIVE"],
-        "recursive views",
-        "Write WITH RECURSIVE in a SELECT.",
-    ),
-    (
-        &["SUBSCRIBE"],
-        "SUBSCRIBE",
-        "Read the view again with SELECT: it is always current.",
-    ),
-    (
-        &["TAIL"],
-        "TAIL",
-        "Read the view again with SELECT: it is always current.",
-    ),
-    (
-        &["COPY"],
-        "COPY",
-        "Use INSERT INTO t VALUES (…), (…), or a table WITH (connector = 'file', …).",
-    ),
-    (
-        &["BEGIN"],
-        "transaction blocks",
-        "Leave BEGIN out: each statement is its own transaction.",
-    ),
-    (
-        &["START"],
-        "transaction blocks",
-        "Leave it out: each statement is its own transaction.",
-    ),
-    (
-        &["COMMIT"],
-        "transaction blocks",
-        "Leave it out: each statement is its own transaction.",
-    ),
-    (
-        &["END"],
-        "transaction blocks",
-        "Leave it out: each statement is its own transaction.",
-    ),
-    (
-        &["ROLLBACK"],
-        "transaction blocks",
-        "Leave it out: each statement is its own transaction.",
-    ),
-    (
-        &["ABORT"],
-        "transaction blocks",
-        "Leave it out: each statement is its own transaction.",
-    ),
-    (
-        &["SAVEPOINT"],
-        "savepoints",
-        "Leave it out: each statement is its own transaction.",
-    ),
-    (
-        &["RELEASE"],
-        "savepoints",
-        "Leave it out: each statement is its own transaction.",
-    ),
-    (
-        &["DECLARE"],
-        "cursors",
-        "Send the SELECT itself; clients can fetch its rows in portions.",
-    ),
-    (
-        &["FETCH"],
-        "cursors",
-        "Send the SELECT itself; clients can fetch its rows in portions.",
-    ),
-    (
-        &["MOVE"],
-        "cursors",
-        "Send the SELECT itself; clients can fetch its rows in portions.",
-    ),
-    (
-        &["CLOSE"],
-        "cursors",
-        "Leave it out: there are no SQL cursors.",
-    ),
-    (
-        &["PREPARE"],
-        "SQL PREPARE",
-        "Use your client's prepared statements: the extended protocol has them.",
-    ),
-    (
-        &["EXECUTE"],
-        "SQL EXECUTE",
-        "Use your client's prepared statements: the extended protocol has them.",
-    ),
-    (
-        &["DEALLOCATE"],
-        "SQL DEALLOCATE",
-        "Use your client's prepared statements: the extended protocol has them.",
-    ),
+    (&["CREATE", "ROLE"], "CREATE ROLE", "Any user name is accepted; leave it out."),
+    (&["CREATE", "USER"], "CREATE USER", "Any user name is accepted; leave it out."),
+    (&["CREATE", "SAVEPOINT"], "CREATE SAVEPOINT", "Stop the server cleanly and copy its data directory."),
+    (&["CREATE", "RECURSIVE"], "recursive views", "Write WITH RECURSIVE in a SELECT."),
+    (&["SUBSCRIBE"], "SUBSCRIBE", "Read the view again with SELECT: it is always current."),
+    (&["TAIL"], "TAIL", "Read the view again with SELECT: it is always current."),
+    (&["COPY"], "COPY", "Use INSERT INTO t VALUES (…), (…), or a table WITH (connector = 'file', …)."),
+    (&["BEGIN"], "transaction blocks", "Leave BEGIN out: each statement is its own transaction."),
+    (&["START"], "transaction blocks", "Leave it out: each statement is its own transaction."),
+    (&["COMMIT"], "transaction blocks", "Leave it out: each statement is its own transaction."),
+    (&["END"], "transaction blocks", "Leave it out: each statement is its own transaction."),
+    (&["ROLLBACK"], "transaction blocks", "Leave it out: each statement is its own transaction."),
+    (&["ABORT"], "transaction blocks", "Leave it out: each statement is its own transaction."),
+    (&["SAVEPOINT"], "savepoints", "Leave it out: each statement is its own transaction."),
+    (&["RELEASE"], "savepoints", "Leave it out: each statement is its own transaction."),
+    (&["DECLARE"], "cursors", "Send the SELECT itself; clients can fetch its rows in portions."),
+    (&["FETCH"], "cursors", "Send the SELECT itself; clients can fetch its rows in portions."),
+    (&["MOVE"], "cursors", "Send the SELECT itself; clients can fetch its rows in portions."),
+    (&["CLOSE"], "cursors", "Leave it out: there are no SQL cursors."),
+    (&["PREPARE"], "SQL PREPARE", "Use your client's prepared statements: the extended protocol has them."),
+    (&["EXECUTE"], "SQL EXECUTE", "Use your client's prepared statements: the extended protocol has them."),
+    (&["DEALLOCATE"], "SQL DEALLOCATE", "Use your client's prepared statements: the extended protocol has them."),
     (&["ALTER"], "ALTER", "Drop the object and create it anew."),
-    (
-        &["PAUSE"],
-        "PAUSE JOB",
-        "Drop the view and create it anew later.",
-    ),
-    (
-        &["RESUME"],
-        "RESUME JOB",
-        "Drop the view and create it anew.",
-    ),
+    (&["PAUSE"], "PAUSE JOB", "Drop the view and create it anew later."),
+    (&["RESUME"], "RESUME JOB", "Drop the view and create it anew."),
     (&["CANCEL"], "CANCEL JOB", "Write DROP MATERIALIZED VIEW v."),
     (&["STOP"], "STOP JOB", "Write DROP MATERIALIZED VIEW v."),
-    (
-        &["GRANT"],
-        "GRANT",
-        "Leave it out: every user may do everything.",
-    ),
-    (
-        &["REVOKE"],
-        "REVOKE",
-        "Leave it out: every user may do everything.",
-    ),
+    (&["GRANT"], "GRANT", "Leave it out: every user may do everything."),
+    (&["REVOKE"], "REVOKE", "Leave it out: every user may do everything."),
     (&["COMMENT"], "COMMENT ON", "Keep notes in SQL comments."),
-    (
-        &["VACUUM"],
-        "VACUUM",
-        "Leave it out: space is reclaimed without it.",
-    ),
-    (
-        &["ANALYZE"],
-        "ANALYZE",
-        "Leave it out: there are no statistics to gather.",
-    ),
-    (
-        &["REINDEX"],
-        "REINDEX",
-        "Leave it out: there are no indexes.",
-    ),
-    (
-        &["CLUSTER"],
-        "CLUSTER",
-        "Leave it out: rows are kept in key order.",
-    ),
+    (&["VACUUM"], "VACUUM", "Leave it out: space is reclaimed without it."),
+    (&["ANALYZE"], "ANALYZE", "Leave it out: there are no statistics to gather."),
+    (&["REINDEX"], "REINDEX", "Leave it out: there are no indexes."),
+    (&["CLUSTER"], "CLUSTER", "Leave it out: rows are kept in key order."),
     (&["CHECKPOINT"], "CHECKPOINT", "Leave it out."),
-    (
-        &["REFRESH"],
-        "REFRESH MATERIALIZED VIEW",
-        "Leave it out: a materialized view is always current.",
-    ),
-    (
-        &["MERGE"],
-        "MERGE",
-        "Write INSERT INTO … ON CONFLICT (…) DO UPDATE SET ….",
-    ),
-    (
-        &["LOCK"],
-        "LOCK",
-        "Leave it out: statements on one table run one after another.",
-    ),
+    (&["REFRESH"], "REFRESH MATERIALIZED VIEW", "Leave it out: a materialized view is always current."),
+    (&["MERGE"], "MERGE", "Write INSERT INTO … ON CONFLICT (…) DO UPDATE SET …."),
+    (&["LOCK"], "LOCK", "Leave it out: statements on one table run one after another."),
     (&["LISTEN"], "LISTEN", "Read the view again with SELECT."),
     (&["UNLISTEN"], "UNLISTEN", "Leave it out."),
     (&["NOTIFY"], "NOTIFY", "Insert a row into a table."),
     (&["DISCARD"], "DISCARD", "Write RESET ALL."),
     (&["CALL"], "CALL", "Send the statements one after another."),
     (&["DO"], "DO", "Send the statements one after another."),
-    (
-        &["LOAD"],
-        "LOAD",
-        "Use a table WITH (connector = 'file', …).",
-    ),
+    (&["LOAD"], "LOAD", "Use a table WITH (connector = 'file', …)."),
     (&["USE"], "USE", "There is one database; write schema.name."),
-    (
-        &["EXPLAIN", "ANALYZE"],
-        "EXPLAIN ANALYZE",
-        "Write EXPLAIN without ANALYZE.",
-    ),
-    (
-        &["SHOW", "SOURCES"],
-        "SHOW SOURCES",
-        "Write SHOW TABLES: sources are tables with a connector.",
-    ),
+    (&["EXPLAIN", "ANALYZE"], "EXPLAIN ANALYZE", "Write EXPLAIN without ANALYZE."),
+    (&["SHOW", "SOURCES"], "SHOW SOURCES", "Write SHOW TABLES: sources are tables with a connector."),
     (&["SHOW", "SINKS"], "SHOW SINKS", "Write SHOW JOBS."),
-    (
-        &["SHOW", "WATERMARKS"],
-        "SHOW WATERMARKS",
-        "Write SHOW JOBS.",
-    ),
+    (&["SHOW", "WATERMARKS"], "SHOW WATERMARKS", "Write SHOW JOBS."),
     (&["SHOW", "COLUMNS"], "SHOW COLUMNS", "Write DESCRIBE t."),
-    (
-        &["SHOW", "DATABASES"],
-        "SHOW DATABASES",
-        "There is one database, clink.",
-    ),
-    (
-        &["SHOW", "FUNCTIONS"],
-        "SHOW FUNCTIONS",
-        "See the list of functions in the documentation.",
-    ),
-    (
-        &["SHOW", "CREATE", "SOURCE"],
-        "SHOW CREATE SOURCE",
-        "Write SHOW CREATE TABLE t.",
-    ),
-    (
-        &["SHOW", "CREATE", "SINK"],
-        "SHOW CREATE SINK",
-        "Write SHOW CREATE TABLE t.",
-    ),
-    (
-        &["SET", "TRANSACTION"],
-        "SET TRANSACTION",
-        "Leave it out: each statement is its own transaction.",
-    ),
-    (
-        &["SET", "ROLE"],
-        "SET ROLE",
-        "Leave it out: every user may do everything.",
-    ),
-    (
-        &["SET", "CONSTRAINTS"],
-        "SET CONSTRAINTS",
-        "Leave it out: constraints are checked at once.",
-    ),
+    (&["SHOW", "DATABASES"], "SHOW DATABASES", "There is one database, clink."),
+    (&["SHOW", "FUNCTIONS"], "SHOW FUNCTIONS", "See the list of functions in the documentation."),
+    (&["SHOW", "CREATE", "SOURCE"], "SHOW CREATE SOURCE", "Write SHOW CREATE TABLE t."),
+    (&["SHOW", "CREATE", "SINK"], "SHOW CREATE SINK", "Write SHOW CREATE TABLE t."),
+    (&["SET", "TRANSACTION"], "SET TRANSACTION", "Leave it out: each statement is its own transaction."),
+    (&["SET", "ROLE"], "SET ROLE", "Leave it out: every user may do everything."),
+    (&["SET", "CONSTRAINTS"], "SET CONSTRAINTS", "Leave it out: constraints are checked at once."),
 ];
 
 /// Phrases that are refused wherever they stand: words (a parenthesis is a word too), name, hint.
 const PHRASES: &[(&[&str], &str, &str)] = &[
-    (
-        &["WATERMARK", "FOR"],
-        "WATERMARK FOR",
-        "Leave it out: views show the current truth without a watermark.",
-    ),
-    (
-        &["MATCH_RECOGNIZE", "("],
-        "MATCH_RECOGNIZE",
-        "Read the rows with SELECT and a window function such as lag().",
-    ),
-    (
-        &["EMIT", "ON", "WINDOW", "CLOSE"],
-        "EMIT ON WINDOW CLOSE",
-        "Leave it out: the view shows the current rows.",
-    ),
-    (
-        &["EMIT", "FINAL"],
-        "EMIT FINAL",
-        "Leave it out: the view shows the current rows.",
-    ),
-    (
-        &["EMIT", "CHANGES"],
-        "EMIT CHANGES",
-        "Leave it out: the view shows the current rows.",
-    ),
-    (
-        &["ALLOW", "UNBOUNDED", "STATE"],
-        "ALLOW UNBOUNDED STATE",
-        "Leave it out: it silences a notice only.",
-    ),
-    (
-        &["FOR", "SYSTEM_TIME"],
-        "FOR SYSTEM_TIME AS OF",
-        "Join in a SELECT over materialized views.",
-    ),
-    (
-        &["ASOF", "JOIN"],
-        "ASOF JOIN",
-        "Join in a SELECT over materialized views.",
-    ),
-    (
-        &["WINDOW", "TUMBLING"],
-        "WINDOW TUMBLING",
-        "GROUP BY date_trunc('minute', ts).",
-    ),
-    (
-        &["WINDOW", "HOPPING"],
-        "WINDOW HOPPING",
-        "GROUP BY date_trunc('minute', ts).",
-    ),
-    (
-        &["WINDOW", "SESSION"],
-        "WINDOW SESSION",
-        "GROUP BY date_trunc('minute', ts).",
-    ),
+    (&["WATERMARK", "FOR"], "WATERMARK FOR", "Leave it out: views show the current truth without a watermark."),
+    (&["MATCH_RECOGNIZE", "("], "MATCH_RECOGNIZE", "Read the rows with SELECT and a window function such as lag()."),
+    (&["EMIT", "ON", "WINDOW", "CLOSE"], "EMIT ON WINDOW CLOSE", "Leave it out: the view shows the current rows."),
+    (&["EMIT", "FINAL"], "EMIT FINAL", "Leave it out: the view shows the current rows."),
+    (&["EMIT", "CHANGES"], "EMIT CHANGES", "Leave it out: the view shows the current rows."),
+    (&["ALLOW", "UNBOUNDED", "STATE"], "ALLOW UNBOUNDED STATE", "Leave it out: it silences a notice only."),
+    (&["FOR", "SYSTEM_TIME"], "FOR SYSTEM_TIME AS OF", "Join in a SELECT over materialized views."),
+    (&["ASOF", "JOIN"], "ASOF JOIN", "Join in a SELECT over materialized views."),
+    (&["WINDOW", "TUMBLING"], "WINDOW TUMBLING", "GROUP BY date_trunc('minute', ts)."),
+    (&["WINDOW", "HOPPING"], "WINDOW HOPPING", "GROUP BY date_trunc('minute', ts)."),
+    (&["WINDOW", "SESSION"], "WINDOW SESSION", "GROUP BY date_trunc('minute', ts)."),
     (
         &["TUMBLE", "("],
         "the window function TUMBLE",
         "GROUP BY date_trunc('minute', ts), or date_bin(INTERVAL '5 minutes', ts).",
     ),
-    (
-        &["HOP", "("],
-        "the window function HOP",
-        "GROUP BY date_bin(INTERVAL '5 minutes', ts).",
-    ),
-    (
-        &["CUMULATE", "("],
-        "the window function CUMULATE",
-        "GROUP BY date_bin(INTERVAL '5 minutes', ts).",
-    ),
-    (
-        &["SESSION", "("],
-        "the window function SESSION",
-        "GROUP BY date_bin(INTERVAL '5 minutes', ts).",
-    ),
-    (
-        &["TUMBLE_START", "("],
-        "TUMBLE_START",
-        "Use date_trunc('minute', ts).",
-    ),
-    (
-        &["TUMBLE_END", "("],
-        "TUMBLE_END",
-        "Use date_trunc('minute', ts) + INTERVAL '1 minute'.",
-    ),
-    (
-        &["DESCRIPTOR", "("],
-        "DESCRIPTOR",
-        "GROUP BY date_trunc('minute', ts).",
-    ),
-    (
-        &["MZ_NOW", "("],
-        "mz_now()",
-        "Filter by now() in a SELECT over the view.",
-    ),
-    (
-        &["PROCTIME", "("],
-        "PROCTIME()",
-        "Store the time in a column: INSERT … now().",
-    ),
-    (
-        &["TABLESAMPLE"],
-        "TABLESAMPLE",
-        "Use LIMIT, or WHERE with a hash of the key.",
-    ),
-    (
-        &["GENERATED", "ALWAYS"],
-        "generated columns",
-        "Compute the column in a view.",
-    ),
-    (
-        &["GENERATED", "BY"],
-        "identity columns",
-        "Give the value in INSERT.",
-    ),
-    (
-        &["FORMAT", "PLAIN"],
-        "FORMAT … ENCODE …",
-        "Write WITH (…, format = 'json').",
-    ),
+    (&["HOP", "("], "the window function HOP", "GROUP BY date_bin(INTERVAL '5 minutes', ts)."),
+    (&["CUMULATE", "("], "the window function CUMULATE", "GROUP BY date_bin(INTERVAL '5 minutes', ts)."),
+    (&["SESSION", "("], "the window function SESSION", "GROUP BY date_bin(INTERVAL '5 minutes', ts)."),
+    (&["TUMBLE_START", "("], "TUMBLE_START", "Use date_trunc('minute', ts)."),
+    (&["TUMBLE_END", "("], "TUMBLE_END", "Use date_trunc('minute', ts) + INTERVAL '1 minute'."),
+    (&["DESCRIPTOR", "("], "DESCRIPTOR", "GROUP BY date_trunc('minute', ts)."),
+    (&["MZ_NOW", "("], "mz_now()", "Filter by now() in a SELECT over the view."),
+    (&["PROCTIME", "("], "PROCTIME()", "Store the time in a column: INSERT … now()."),
+    (&["TABLESAMPLE"], "TABLESAMPLE", "Use LIMIT, or WHERE with a hash of the key."),
+    (&["GENERATED", "ALWAYS"], "generated columns", "Compute the column in a view."),
+    (&["GENERATED", "BY"], "identity columns", "Give the value in INSERT."),
+    (&["FORMAT", "PLAIN"], "FORMAT … ENCODE …", "Write WITH (…, format = 'json')."),
 ];
 
 /// The tokens' unquoted words in upper case, with other tokens as they are written.
@@ -503,10 +167,7 @@ pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<()> {
     }
     let words = words(tokens);
     let starts = |at: usize, phrase: &[&str]| {
-        phrase
-            .iter()
-            .enumerate()
-            .all(|(nth, wanted)| words.get(at + nth).is_some_and(|(word, _)| word == wanted))
+        phrase.iter().enumerate().all(|(nth, wanted)| words.get(at + nth).is_some_and(|(word, _)| word == wanted))
     };
     for (phrase, name, hint) in STATEMENTS {
         if starts(0, phrase) {
@@ -533,22 +194,12 @@ fn names_a_column(words: &[(String, Option<usize>)], at: usize, phrase: &[&str])
         && at
             .checked_sub(1)
             .and_then(|before| words.get(before))
-            .is_some_and(|(word, _)| {
-                matches!(word.as_str(), "INTO" | "EXISTS" | "TABLE" | "VIEW" | "AS")
-            })
-        && words
-            .get(at.saturating_sub(2))
-            .is_none_or(|(word, _)| word != "FROM")
-        && words.first().is_some_and(|(word, _)| {
-            matches!(word.as_str(), "INSERT" | "CREATE" | "WITH" | "SELECT")
-        })
+            .is_some_and(|(word, _)| matches!(word.as_str(), "INTO" | "EXISTS" | "TABLE" | "VIEW" | "AS"))
+        && words.get(at.saturating_sub(2)).is_none_or(|(word, _)| word != "FROM")
+        && words.first().is_some_and(|(word, _)| matches!(word.as_str(), "INSERT" | "CREATE" | "WITH" | "SELECT"))
 }
 
 fn refusal(name: &str, hint: &str) -> Error {
-    let verb = if name.ends_with('s') && name.chars().next().is_some_and(char::is_lowercase) {
-        "are"
-    } else {
-        "is"
-    };
+    let verb = if name.ends_with('s') && name.chars().next().is_some_and(char::is_lowercase) { "are" } else { "is" };
     Error::unsupported(format!("{name} {verb} not supported")).hint(hint)
 }

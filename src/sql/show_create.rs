@@ -36,11 +36,8 @@ pub fn table(table: &CreateTable) -> String {
     }
     if !table.options.is_empty() {
         // The map keeps them in order of their keys.
-        let options: Vec<String> = table
-            .options
-            .iter()
-            .map(|(key, value)| format!("{} = {}", literal(key), literal(&value.text)))
-            .collect();
+        let options: Vec<String> =
+            table.options.iter().map(|(key, value)| format!("{} = {}", literal(key), literal(&value.text))).collect();
         text.push_str(&format!(" WITH (\n    {}\n)", options.join(",\n    ")));
     }
     text
@@ -73,22 +70,12 @@ fn columns(columns: &[String]) -> String {
 
 /// The text of `CREATE VIEW`.
 pub fn view(view: &CreateView) -> String {
-    format!(
-        "CREATE VIEW {}{} AS\n{}",
-        name(&view.name),
-        columns(&view.columns),
-        view.query_text
-    )
+    format!("CREATE VIEW {}{} AS\n{}", name(&view.name), columns(&view.columns), view.query_text)
 }
 
 /// The text of `CREATE MATERIALIZED VIEW`. How it was filled is no part of what it is.
 pub fn materialized_view(view: &CreateMaterializedView) -> String {
-    format!(
-        "CREATE MATERIALIZED VIEW {}{} AS\n{}",
-        name(&view.name),
-        columns(&view.columns),
-        view.query_text
-    )
+    format!("CREATE MATERIALIZED VIEW {}{} AS\n{}", name(&view.name), columns(&view.columns), view.query_text)
 }
 
 #[cfg(test)]

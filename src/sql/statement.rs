@@ -166,7 +166,7 @@ pub struct Drop {
 #[derive(Clone, Debug)]
 pub enum Explain {
     /// The plan of a statement that answers once.
-    Query(ast::Query),
+    Query(Box<ast::Query>),
     /// The plan of a standing query.
     View(CreateMaterializedView),
 }

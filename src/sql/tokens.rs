@@ -25,19 +25,14 @@ pub(crate) fn tokenize(text: &str) -> Result<Vec<TokenWithSpan>> {
         .hint("Send the statements one by one, and rows in several INSERT statements or through a file source."));
     }
     let lines = line_starts(text);
-    let mut tokens = Tokenizer::new(&ClinkDialect, text)
-        .tokenize_with_location()
-        .map_err(|error| {
-            let error_at = flat(&lines, error.location);
-            Error::new(SqlState::SyntaxError, lower_first(&error.message))
-                .hint("Check that quotes and comments are closed.")
-                .position(error_at.column as usize)
-        })?;
+    let mut tokens = Tokenizer::new(&ClinkDialect, text).tokenize_with_location().map_err(|error| {
+        let error_at = flat(&lines, error.location);
+        Error::new(SqlState::SyntaxError, lower_first(&error.message))
+            .hint("Check that quotes and comments are closed.")
+            .position(error_at.column as usize)
+    })?;
     for token in &mut tokens {
-        token.span = Span {
-            start: flat(&lines, token.span.start),
-            end: flat(&lines, token.span.end),
-        };
+        token.span = Span { start: flat(&lines, token.span.start), end: flat(&lines, token.span.end) };
     }
     Ok(tokens)
 }
@@ -56,10 +51,7 @@ fn line_starts(text: &str) -> Vec<u64> {
 fn flat(lines: &[u64], location: Location) -> Location {
     let line = usize::try_from(location.line).unwrap_or(1).max(1);
     let before = lines.get(line - 1).copied().unwrap_or(0);
-    Location {
-        line: 1,
-        column: before + location.column.max(1),
-    }
+    Location { line: 1, column: before + location.column.max(1) }
 }
 
 fn lower_first(message: &str) -> String {
@@ -74,6 +66,13 @@ fn lower_first(message: &str) -> String {
 /// knew none.
 pub(crate) fn position(span: Span) -> Option<usize> {
     (span.start.line > 0).then_some(span.start.column as usize)
+}
+
+/// Runs something that walks a statement's tree: threads have stacks of very different sizes, and the
+/// deepest tree that [`check_depth`] lets through must fit on each.
+pub(crate) fn with_stack<T>(walk: impl FnOnce() -> T) -> T {
+    const ENOUGH: usize = 8 << 20;
+    stacker::maybe_grow(ENOUGH, 2 * ENOUGH, walk)
 }
 
 /// True for space and comments.
@@ -113,9 +112,7 @@ pub(crate) fn split(text: &str) -> Result<Vec<Piece>> {
             // The column of the end is one past the last character.
             let start = (token.span.start.column as usize).saturating_sub(1);
             first.get_or_insert(start);
-            end = (token.span.end.column as usize)
-                .saturating_sub(1)
-                .max(start + 1);
+            end = (token.span.end.column as usize).saturating_sub(1).max(start + 1);
         }
     }
     if let Some(start) = first {
@@ -124,11 +121,7 @@ pub(crate) fn split(text: &str) -> Result<Vec<Piece>> {
     Ok(pieces
         .into_iter()
         .map(|(start, end)| Piece {
-            text: characters
-                .get(start..end.min(characters.len()))
-                .unwrap_or_default()
-                .iter()
-                .collect(),
+            text: characters.get(start..end.min(characters.len())).unwrap_or_default().iter().collect(),
             offset: start,
         })
         .collect())
@@ -143,7 +136,11 @@ pub(crate) fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
     for token in tokens {
         let mut opened = false;
         match &token.token {
-            Token::LParen | Token::LBracket | Token::LBrace => opened = true,
+            Token::LBracket => {
+                count(&mut operators);
+                opened = true;
+            }
+            Token::LParen | Token::LBrace => opened = true,
             Token::RParen | Token::RBracket | Token::RBrace => {
                 if operators.len() > 1 {
                     operators.pop();
@@ -165,11 +162,7 @@ pub(crate) fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
                     set_operations += 1;
                     reset(&mut operators);
                 }
-                Keyword::SELECT
-                | Keyword::FROM
-                | Keyword::WHERE
-                | Keyword::HAVING
-                | Keyword::WHEN => {
+                Keyword::SELECT | Keyword::FROM | Keyword::WHERE | Keyword::HAVING | Keyword::WHEN => {
                     reset(&mut operators);
                 }
                 Keyword::AND
@@ -195,20 +188,15 @@ pub(crate) fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
             operators.push(0);
         }
         let nested = operators.len() - 1 > NESTING_MAX;
-        if nested || operators.last().is_some_and(|n| *n > CHAIN_MAX) || set_operations > CHAIN_MAX
-        {
+        if nested || operators.last().is_some_and(|n| *n > CHAIN_MAX) || set_operations > CHAIN_MAX {
             let (message, hint) = if nested {
                 (
-                    format!(
-                        "the statement is nested too deeply: the limit is {NESTING_MAX} levels"
-                    ),
+                    format!("the statement is nested too deeply: the limit is {NESTING_MAX} levels"),
                     "Name parts of it with WITH, or make views of them.",
                 )
             } else {
                 (
-                    format!(
-                        "the statement has too long a chain of operators: the limit is {CHAIN_MAX}"
-                    ),
+                    format!("the statement has too long a chain of operators: the limit is {CHAIN_MAX}"),
                     "Write long OR chains as IN (…), long sums and unions as a VALUES list or a table.",
                 )
             };

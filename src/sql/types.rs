@@ -30,11 +30,7 @@ pub(crate) struct StoredType {
 
 impl StoredType {
     pub(crate) fn plain(data_type: DataType) -> StoredType {
-        StoredType {
-            sql_type: sql_name(&data_type),
-            data_type,
-            length_max: None,
-        }
+        StoredType { sql_type: sql_name(&data_type), data_type, length_max: None }
     }
 
     /// `T[]`.
@@ -61,17 +57,12 @@ impl StoredType {
 
     /// `struct<name type, …>`.
     pub(crate) fn struct_of(fields: Vec<(String, StoredType)>) -> StoredType {
-        let spelled: Vec<String> = fields
-            .iter()
-            .map(|(name, stored)| format!("{} {}", super::names::quoted(name), stored.sql_type))
-            .collect();
+        let spelled: Vec<String> =
+            fields.iter().map(|(name, stored)| format!("{} {}", super::names::quoted(name), stored.sql_type)).collect();
         StoredType {
             sql_type: format!("struct<{}>", spelled.join(", ")),
             data_type: DataType::Struct(
-                fields
-                    .into_iter()
-                    .map(|(name, stored)| Field::new(name, stored.data_type, true))
-                    .collect(),
+                fields.into_iter().map(|(name, stored)| Field::new(name, stored.data_type, true)).collect(),
             ),
             length_max: None,
         }
@@ -90,18 +81,13 @@ pub(crate) fn stored(data_type: &ast::DataType) -> Result<StoredType> {
         Sql::Int(None) | Sql::Integer(None) | Sql::Int4(None) => plain(DataType::Int32),
         Sql::BigInt(None) | Sql::Int8(None) => plain(DataType::Int64),
         Sql::Real | Sql::Float4 => plain(DataType::Float32),
-        Sql::DoublePrecision | Sql::Float8 | Sql::Double(ExactNumberInfo::None) => {
-            plain(DataType::Float64)
-        }
+        Sql::DoublePrecision | Sql::Float8 | Sql::Double(ExactNumberInfo::None) => plain(DataType::Float64),
         Sql::Float(ExactNumberInfo::None) => plain(DataType::Float64),
         Sql::Float(ExactNumberInfo::Precision(bits)) => match bits {
             1..=24 => plain(DataType::Float32),
             25..=53 => plain(DataType::Float64),
-            _ => Err(Error::new(
-                SqlState::InvalidParameterValue,
-                "precision for type float must be from 1 to 53 bits",
-            )
-            .hint("Write real or double precision.")),
+            _ => Err(Error::new(SqlState::InvalidParameterValue, "precision for type float must be from 1 to 53 bits")
+                .hint("Write real or double precision.")),
         },
         Sql::Numeric(info) | Sql::Decimal(info) | Sql::Dec(info) => numeric(info),
         Sql::Bool | Sql::Boolean => plain(DataType::Boolean),
@@ -109,30 +95,19 @@ pub(crate) fn stored(data_type: &ast::DataType) -> Result<StoredType> {
         Sql::Varchar(length) | Sql::CharacterVarying(length) | Sql::CharVarying(length) => {
             characters("character varying", length.as_ref(), None)
         }
-        Sql::Char(length) | Sql::Character(length) => {
-            characters("character", length.as_ref(), Some(1))
-        }
+        Sql::Char(length) | Sql::Character(length) => characters("character", length.as_ref(), Some(1)),
         Sql::Bytea | Sql::Bytes(None) => plain(DataType::Binary),
         Sql::Date => plain(DataType::Date32),
         Sql::Time(precision, TimezoneInfo::None | TimezoneInfo::WithoutTimeZone) => {
             micros(*precision, DataType::Time64(TimeUnit::Microsecond))
         }
         Sql::Timestamp(precision, TimezoneInfo::None | TimezoneInfo::WithoutTimeZone)
-        | Sql::TimestampNtz(precision) => {
-            micros(*precision, DataType::Timestamp(TimeUnit::Microsecond, None))
-        }
-        Sql::Timestamp(precision, TimezoneInfo::Tz | TimezoneInfo::WithTimeZone) => {
-            micros(*precision, timestamptz())
-        }
+        | Sql::TimestampNtz(precision) => micros(*precision, DataType::Timestamp(TimeUnit::Microsecond, None)),
+        Sql::Timestamp(precision, TimezoneInfo::Tz | TimezoneInfo::WithTimeZone) => micros(*precision, timestamptz()),
         Sql::Uuid => plain(DataType::FixedSizeBinary(16)),
-        Sql::Interval {
-            fields: None,
-            precision: None,
-        } => plain(DataType::Interval(IntervalUnit::MonthDayNano)),
+        Sql::Interval { fields: None, precision: None } => plain(DataType::Interval(IntervalUnit::MonthDayNano)),
         Sql::Array(ArrayElemTypeDef::SquareBracket(element, None))
-        | Sql::Array(ArrayElemTypeDef::AngleBracket(element)) => {
-            Ok(StoredType::array_of(stored(element)?))
-        }
+        | Sql::Array(ArrayElemTypeDef::AngleBracket(element)) => Ok(StoredType::array_of(stored(element)?)),
         Sql::Custom(name, modifiers) => custom(&name.to_string(), modifiers),
         other => Err(refuse(&other.to_string())),
     }
@@ -143,23 +118,17 @@ fn custom(name: &str, modifiers: &[String]) -> Result<StoredType> {
         ("string", []) => Ok(StoredType::plain(DataType::Utf8)),
         ("bytes", []) => Ok(StoredType::plain(DataType::Binary)),
         ("timestamp_ltz" | "timestamptz", []) => Ok(StoredType::plain(timestamptz())),
-        ("timestamp_ltz" | "timestamptz", [precision]) => {
-            micros(precision.parse().ok(), timestamptz())
-        }
+        ("timestamp_ltz" | "timestamptz", [precision]) => micros(precision.parse().ok(), timestamptz()),
         ("serial" | "bigserial" | "smallserial" | "serial4" | "serial8" | "serial2", _) => {
             Err(Error::unsupported(format!("type {name} is not supported"))
                 .hint("Use bigint and give the value in INSERT: clink has no sequences."))
         }
         (
-            "json" | "jsonb" | "xml" | "money" | "inet" | "cidr" | "macaddr" | "oid" | "name"
-            | "regclass" | "timetz" | "hstore" | "vector" | "variant" | "bpchar",
+            "json" | "jsonb" | "xml" | "money" | "inet" | "cidr" | "macaddr" | "oid" | "name" | "regclass" | "timetz"
+            | "hstore" | "vector" | "variant" | "bpchar",
             _,
         ) => Err(refuse(name)),
-        _ => Err(Error::new(
-            SqlState::UndefinedObject,
-            format!("type \"{name}\" does not exist"),
-        )
-        .hint(TYPES)),
+        _ => Err(Error::new(SqlState::UndefinedObject, format!("type \"{name}\" does not exist")).hint(TYPES)),
     }
 }
 
@@ -168,11 +137,8 @@ const TYPES: &str = "The types are smallint, int, bigint, real, double precision
 
 fn refuse(name: &str) -> Error {
     let name = name.to_ascii_lowercase();
-    let hint = if name.starts_with("json") || name.starts_with("variant") {
-        "Store the document as text."
-    } else {
-        TYPES
-    };
+    let hint =
+        if name.starts_with("json") || name.starts_with("variant") { "Store the document as text." } else { TYPES };
     Error::unsupported(format!("type {name} is not supported")).hint(hint)
 }
 
@@ -183,11 +149,8 @@ fn timestamptz() -> DataType {
 fn micros(precision: Option<u64>, data_type: DataType) -> Result<StoredType> {
     match precision {
         None | Some(0..=6) => Ok(StoredType::plain(data_type)),
-        Some(digits) => Err(Error::unsupported(format!(
-            "{}({digits}) is not supported",
-            sql_name(&data_type)
-        ))
-        .hint("Times are kept in microseconds: give a precision of at most 6 or none.")),
+        Some(digits) => Err(Error::unsupported(format!("{}({digits}) is not supported", sql_name(&data_type)))
+            .hint("Times are kept in microseconds: give a precision of at most 6 or none.")),
     }
 }
 
@@ -208,36 +171,22 @@ fn numeric(info: &ExactNumberInfo) -> Result<StoredType> {
         .hint("Write numeric(p,s) with p from 1 to 38 and s from 0 to p."));
     }
     if precision > NUMERIC_PRECISION_MAX {
-        return Err(
-            Error::unsupported(format!("numeric precision {precision} is not supported"))
-                .hint("The largest precision is 38: write numeric(38,s)."),
-        );
+        return Err(Error::unsupported(format!("numeric precision {precision} is not supported"))
+            .hint("The largest precision is 38: write numeric(38,s)."));
     }
     // Both are at most 38 here.
     let data_type = DataType::Decimal128(precision as u8, scale as i8);
-    Ok(StoredType {
-        sql_type: format!("numeric({precision},{scale})"),
-        data_type,
-        length_max: None,
-    })
+    Ok(StoredType { sql_type: format!("numeric({precision},{scale})"), data_type, length_max: None })
 }
 
-fn characters(
-    name: &str,
-    length: Option<&CharacterLength>,
-    bare: Option<u64>,
-) -> Result<StoredType> {
+fn characters(name: &str, length: Option<&CharacterLength>, bare: Option<u64>) -> Result<StoredType> {
     let length = match length {
         None => bare,
         Some(CharacterLength::IntegerLength { length, .. }) => Some(*length),
         Some(CharacterLength::Max) => return Err(refuse(&format!("{name}(max)"))),
     };
     let Some(length) = length else {
-        return Ok(StoredType {
-            sql_type: name.to_owned(),
-            data_type: DataType::Utf8,
-            length_max: None,
-        });
+        return Ok(StoredType { sql_type: name.to_owned(), data_type: DataType::Utf8, length_max: None });
     };
     if length == 0 || length > 10_485_760 {
         return Err(Error::new(
@@ -261,13 +210,9 @@ pub fn sql_name(data_type: &DataType) -> String {
         DataType::UInt32 | DataType::UInt64 | DataType::Int64 => "bigint".into(),
         DataType::Float16 | DataType::Float32 => "real".into(),
         DataType::Float64 => "double precision".into(),
-        DataType::Decimal128(precision, scale) if (*precision, *scale) == NUMERIC_DEFAULT => {
-            "numeric".into()
-        }
+        DataType::Decimal128(precision, scale) if (*precision, *scale) == NUMERIC_DEFAULT => "numeric".into(),
         DataType::Decimal128(precision, scale) => format!("numeric({precision},{scale})"),
-        DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal256(..) => {
-            "numeric".into()
-        }
+        DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal256(..) => "numeric".into(),
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "text".into(),
         DataType::Boolean => "boolean".into(),
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => "bytea".into(),
@@ -285,22 +230,13 @@ pub fn sql_name(data_type: &DataType) -> String {
         DataType::Struct(fields) => {
             let fields: Vec<String> = fields
                 .iter()
-                .map(|field| {
-                    format!(
-                        "{} {}",
-                        super::names::quoted(field.name()),
-                        sql_name(field.data_type())
-                    )
-                })
+                .map(|field| format!("{} {}", super::names::quoted(field.name()), sql_name(field.data_type())))
                 .collect();
             format!("struct<{}>", fields.join(", "))
         }
         DataType::Map(entries, _) => match entries.data_type() {
             DataType::Struct(fields) => {
-                let parts: Vec<String> = fields
-                    .iter()
-                    .map(|field| sql_name(field.data_type()))
-                    .collect();
+                let parts: Vec<String> = fields.iter().map(|field| sql_name(field.data_type())).collect();
                 format!("map<{}>", parts.join(", "))
             }
             _ => "map".into(),
@@ -329,9 +265,7 @@ mod tests {
     use crate::sql::dialect::ClinkDialect;
 
     fn named(text: &str) -> Result<StoredType> {
-        let mut parser = Parser::new(&ClinkDialect)
-            .try_with_sql(text)
-            .expect("tokens");
+        let mut parser = Parser::new(&ClinkDialect).try_with_sql(text).expect("tokens");
         stored(&parser.parse_data_type().expect("a type"))
     }
 
@@ -344,36 +278,20 @@ mod tests {
             ("FLOAT", "double precision", DataType::Float64),
             ("real", "real", DataType::Float32),
             ("int2", "smallint", DataType::Int16),
-            (
-                "TIMESTAMP(3)",
-                "timestamp",
-                DataType::Timestamp(TimeUnit::Microsecond, None),
-            ),
+            ("TIMESTAMP(3)", "timestamp", DataType::Timestamp(TimeUnit::Microsecond, None)),
             ("TIMESTAMP_LTZ(3)", "timestamptz", timestamptz()),
             ("timestamp with time zone", "timestamptz", timestamptz()),
             ("time", "time", DataType::Time64(TimeUnit::Microsecond)),
             ("numeric", "numeric", DataType::Decimal128(38, 10)),
-            (
-                "decimal(12,2)",
-                "numeric(12,2)",
-                DataType::Decimal128(12, 2),
-            ),
+            ("decimal(12,2)", "numeric(12,2)", DataType::Decimal128(12, 2)),
             ("numeric(5)", "numeric(5,0)", DataType::Decimal128(5, 0)),
-            (
-                "character varying(10)",
-                "character varying(10)",
-                DataType::Utf8,
-            ),
+            ("character varying(10)", "character varying(10)", DataType::Utf8),
             ("varchar", "character varying", DataType::Utf8),
             ("char", "character(1)", DataType::Utf8),
             ("uuid", "uuid", DataType::FixedSizeBinary(16)),
         ] {
             let stored = named(text).expect(text);
-            assert_eq!(
-                (stored.sql_type.as_str(), &stored.data_type),
-                (sql_type, &data_type),
-                "{text}"
-            );
+            assert_eq!((stored.sql_type.as_str(), &stored.data_type), (sql_type, &data_type), "{text}");
         }
         assert_eq!(named("int[]").expect("an array").sql_type, "integer[]");
         assert_eq!(named("varchar(7)").expect("a varchar").length_max, Some(7));
@@ -393,10 +311,7 @@ mod tests {
         ] {
             let error = named(text).expect_err(text);
             assert_eq!(error.code(), code, "{text}: {error:?}");
-            assert!(
-                error.hint_text().is_some_and(|hint| !hint.is_empty()),
-                "{text}"
-            );
+            assert!(error.hint_text().is_some_and(|hint| !hint.is_empty()), "{text}");
         }
     }
 }

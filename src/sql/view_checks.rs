@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    Distinct, Expr, Function, GroupByExpr, Query, Select, SetExpr, SetOperator, SetQuantifier,
-    Spanned, TableFactor, Visit, Visitor,
+    Distinct, Expr, Function, GroupByExpr, Query, Select, SetExpr, SetOperator, SetQuantifier, Spanned, TableFactor,
+    Visit, Visitor,
 };
 use sqlparser::tokenizer::Span;
 
@@ -25,19 +25,14 @@ pub(crate) fn refuse(what: &str, hint: &str) -> Error {
     Error::unsupported(format!("{what} in a materialized view is not supported")).hint(hint)
 }
 
-pub(crate) const JOIN_HINT: &str =
-    "Make a materialized view of each side and join them in a SELECT.";
-pub(crate) const SUBQUERY_HINT: &str =
-    "Make a materialized view of the subquery and combine the two in a SELECT.";
-pub(crate) const WINDOW_HINT: &str =
-    "Aggregate with GROUP BY, or use the window function in a SELECT over the view.";
-pub(crate) const LIMIT_HINT: &str =
-    "Leave LIMIT out and write it in the SELECT that reads the view.";
+pub(crate) const JOIN_HINT: &str = "Make a materialized view of each side and join them in a SELECT.";
+pub(crate) const SUBQUERY_HINT: &str = "Make a materialized view of the subquery and combine the two in a SELECT.";
+pub(crate) const WINDOW_HINT: &str = "Aggregate with GROUP BY, or use the window function in a SELECT over the view.";
+pub(crate) const LIMIT_HINT: &str = "Leave LIMIT out and write it in the SELECT that reads the view.";
 pub(crate) const TIME_HINT: &str =
     "Store the time in a column, or compare with now() in the SELECT that reads the view.";
 pub(crate) const VOLATILE_HINT: &str = "Store the value in a column of the table.";
-pub(crate) const GROUPING_HINT: &str =
-    "Make one view for each grouping, or UNION ALL of several GROUP BY.";
+pub(crate) const GROUPING_HINT: &str = "Make one view for each grouping, or UNION ALL of several GROUP BY.";
 
 /// Functions whose value is the time of the statement.
 pub(crate) const TIME_FUNCTIONS: &[&str] = &[
@@ -67,20 +62,11 @@ impl Visitor for Checks {
             return stop(refuse("LIMIT or OFFSET", LIMIT_HINT), limit.span());
         }
         if let Some(fetch) = &query.fetch {
-            let span = fetch
-                .quantity
-                .as_ref()
-                .map_or_else(|| query.span(), Spanned::span);
+            let span = fetch.quantity.as_ref().map_or_else(|| query.span(), Spanned::span);
             return stop(refuse("FETCH", LIMIT_HINT), span);
         }
         if query.with.as_ref().is_some_and(|with| with.recursive) {
-            return stop(
-                refuse(
-                    "WITH RECURSIVE",
-                    "Recurse in a SELECT over materialized views.",
-                ),
-                query.span(),
-            );
+            return stop(refuse("WITH RECURSIVE", "Recurse in a SELECT over materialized views."), query.span());
         }
         check_set(&query.body)
     }
@@ -93,32 +79,18 @@ impl Visitor for Checks {
             return stop(refuse("a join", JOIN_HINT), join.relation.span());
         }
         if let Some(Distinct::On(expressions)) = &select.distinct {
-            let span = expressions
-                .first()
-                .map_or(select.select_token.0.span, Spanned::span);
-            return stop(
-                refuse("DISTINCT ON", "Aggregate with GROUP BY and min() or max()."),
-                span,
-            );
+            let span = expressions.first().map_or(select.select_token.0.span, Spanned::span);
+            return stop(refuse("DISTINCT ON", "Aggregate with GROUP BY and min() or max()."), span);
         }
         if let GroupByExpr::Expressions(expressions, modifiers) = &select.group_by {
-            let nested = expressions.iter().find(|expression| {
-                matches!(
-                    expression,
-                    Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_)
-                )
-            });
+            let nested = expressions
+                .iter()
+                .find(|expression| matches!(expression, Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_)));
             if let Some(expression) = nested {
-                return stop(
-                    refuse("GROUPING SETS, ROLLUP or CUBE", GROUPING_HINT),
-                    expression.span(),
-                );
+                return stop(refuse("GROUPING SETS, ROLLUP or CUBE", GROUPING_HINT), expression.span());
             }
             if !modifiers.is_empty() {
-                return stop(
-                    refuse("GROUPING SETS, ROLLUP or CUBE", GROUPING_HINT),
-                    select.group_by.span(),
-                );
+                return stop(refuse("GROUPING SETS, ROLLUP or CUBE", GROUPING_HINT), select.group_by.span());
             }
         }
         if let Some(expression) = &select.qualify {
@@ -131,29 +103,20 @@ impl Visitor for Checks {
         match factor {
             TableFactor::Table { args: None, .. } => ControlFlow::Continue(()),
             TableFactor::Derived { lateral: false, .. } => ControlFlow::Continue(()),
-            TableFactor::NestedJoin {
-                table_with_joins, ..
-            } if table_with_joins.joins.is_empty() => ControlFlow::Continue(()),
+            TableFactor::NestedJoin { table_with_joins, .. } if table_with_joins.joins.is_empty() => {
+                ControlFlow::Continue(())
+            }
             TableFactor::NestedJoin { .. } => stop(refuse("a join", JOIN_HINT), factor.span()),
-            TableFactor::UNNEST { .. } => stop(
-                refuse("UNNEST", "Unnest in the SELECT that reads the view."),
-                factor.span(),
-            ),
-            _ => stop(
-                refuse(
-                    "a table function or LATERAL",
-                    "Name a table or a view in FROM.",
-                ),
-                factor.span(),
-            ),
+            TableFactor::UNNEST { .. } => {
+                stop(refuse("UNNEST", "Unnest in the SELECT that reads the view."), factor.span())
+            }
+            _ => stop(refuse("a table function or LATERAL", "Name a table or a view in FROM."), factor.span()),
         }
     }
 
     fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<Error> {
         match expression {
-            Expr::InSubquery { .. } => {
-                stop(refuse("IN (SELECT …)", SUBQUERY_HINT), expression.span())
-            }
+            Expr::InSubquery { .. } => stop(refuse("IN (SELECT …)", SUBQUERY_HINT), expression.span()),
             Expr::Exists { subquery, .. } => stop(refuse("EXISTS", SUBQUERY_HINT), subquery.span()),
             Expr::Subquery(query) => stop(refuse("a scalar subquery", SUBQUERY_HINT), query.span()),
             Expr::Function(function) => check_function(function),
@@ -163,45 +126,21 @@ impl Visitor for Checks {
 }
 
 fn check_set(body: &SetExpr) -> ControlFlow<Error> {
-    if let SetExpr::SetOperation {
-        op,
-        set_quantifier,
-        left,
-        right,
-    } = body
-    {
+    if let SetExpr::SetOperation { op, set_quantifier, left, right } = body {
         match op {
             SetOperator::Union => {}
             SetOperator::Intersect => {
                 return stop(
-                    refuse(
-                        "INTERSECT",
-                        "Combine materialized views with INTERSECT in a SELECT.",
-                    ),
+                    refuse("INTERSECT", "Combine materialized views with INTERSECT in a SELECT."),
                     right.span(),
                 );
             }
             SetOperator::Except | SetOperator::Minus => {
-                return stop(
-                    refuse(
-                        "EXCEPT",
-                        "Combine materialized views with EXCEPT in a SELECT.",
-                    ),
-                    right.span(),
-                );
+                return stop(refuse("EXCEPT", "Combine materialized views with EXCEPT in a SELECT."), right.span());
             }
         }
-        if matches!(
-            set_quantifier,
-            SetQuantifier::ByName | SetQuantifier::AllByName | SetQuantifier::DistinctByName
-        ) {
-            return stop(
-                refuse(
-                    "UNION BY NAME",
-                    "List the columns in the same order on both sides.",
-                ),
-                right.span(),
-            );
+        if matches!(set_quantifier, SetQuantifier::ByName | SetQuantifier::AllByName | SetQuantifier::DistinctByName) {
+            return stop(refuse("UNION BY NAME", "List the columns in the same order on both sides."), right.span());
         }
         check_set(left)?;
         check_set(right)?;
@@ -211,23 +150,11 @@ fn check_set(body: &SetExpr) -> ControlFlow<Error> {
 
 fn check_function(function: &Function) -> ControlFlow<Error> {
     if function.over.is_some() {
-        return stop(
-            refuse("a window function", WINDOW_HINT),
-            function.name.span(),
-        );
+        return stop(refuse("a window function", WINDOW_HINT), function.name.span());
     }
-    let name = function
-        .name
-        .0
-        .last()
-        .and_then(|part| part.as_ident())
-        .map(fold)
-        .unwrap_or_default();
+    let name = function.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default();
     if TIME_FUNCTIONS.contains(&name.as_str()) {
-        return stop(
-            refuse(&format!("{name}()"), TIME_HINT),
-            function.name.span(),
-        );
+        return stop(refuse(&format!("{name}()"), TIME_HINT), function.name.span());
     }
     ControlFlow::Continue(())
 }

@@ -124,10 +124,14 @@ fn equal_floats(column: &ArrayRef) -> ArrayRef {
     match column.data_type() {
         // Adding zero turns -0.0 into 0.0 and leaves all other numbers.
         DataType::Float64 => Arc::new(
-            column.as_primitive::<Float64Type>().unary::<_, Float64Type>(|v| if v.is_nan() { f64::NAN } else { v + 0.0 }),
+            column
+                .as_primitive::<Float64Type>()
+                .unary::<_, Float64Type>(|v| if v.is_nan() { f64::NAN } else { v + 0.0 }),
         ),
         DataType::Float32 => Arc::new(
-            column.as_primitive::<Float32Type>().unary::<_, Float32Type>(|v| if v.is_nan() { f32::NAN } else { v + 0.0 }),
+            column
+                .as_primitive::<Float32Type>()
+                .unary::<_, Float32Type>(|v| if v.is_nan() { f32::NAN } else { v + 0.0 }),
         ),
         _ => Arc::clone(column),
     }

@@ -46,10 +46,8 @@ pub fn split_value_key<'a>(slot: &str, key: &'a [u8]) -> Option<&'a [u8]> {
 /// # Errors
 /// XX001 when the lengths do not fit.
 pub fn split_map_key<'a>(slot: &str, key: &'a [u8]) -> Result<Option<(&'a [u8], &'a [u8])>> {
-    let Some(rest) = key
-        .get(1..)
-        .and_then(|rest| rest.strip_prefix(slot.as_bytes()))
-        .and_then(|rest| rest.strip_prefix(b"#map|"))
+    let Some(rest) =
+        key.get(1..).and_then(|rest| rest.strip_prefix(slot.as_bytes())).and_then(|rest| rest.strip_prefix(b"#map|"))
     else {
         return Ok(None);
     };

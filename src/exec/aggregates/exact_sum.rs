@@ -47,7 +47,7 @@ impl Output {
 }
 
 /// A sum wide enough that no number of rows overflows it.
-trait Wide: Copy + Default + Send + fmt::Debug + 'static {
+trait Wide: Copy + Default + Send + Sync + fmt::Debug + 'static {
     type Bytes: AsRef<[u8]>;
     fn plus(self, other: Self) -> Self;
     fn to_le_bytes(self) -> Self::Bytes;
@@ -173,9 +173,9 @@ where
 
     fn update(&mut self, changes: &Changes<'_>) -> Result<()> {
         let values = changes.values()?;
-        let values = values.as_primitive_opt::<T>().ok_or_else(|| {
-            Error::internal(format!("a sum was given {} for {}", values.data_type(), T::DATA_TYPE))
-        })?;
+        let values = values
+            .as_primitive_opt::<T>()
+            .ok_or_else(|| Error::internal(format!("a sum was given {} for {}", values.data_type(), T::DATA_TYPE)))?;
         let (sums, counts) = (&mut self.sums, &mut self.counts);
         changes.for_each_value(values, |row, slot, diff| {
             sums[slot] = sums[slot].plus(values.value(row).times(diff));

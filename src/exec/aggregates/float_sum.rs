@@ -114,8 +114,7 @@ impl Accumulator for FloatSum {
     fn decode(&mut self, slot: Slot, input: &mut &[u8]) -> Result<()> {
         let group = &mut self.groups[slot as usize];
         group.sum.add(DoubleDouble::decode(input)?);
-        for count in
-            [&mut group.count, &mut group.nans, &mut group.positive_infinities, &mut group.negative_infinities]
+        for count in [&mut group.count, &mut group.nans, &mut group.positive_infinities, &mut group.negative_infinities]
         {
             *count += i64::from_le_bytes(take(input)?);
         }

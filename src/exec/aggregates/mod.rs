@@ -60,7 +60,7 @@ impl<'a> Changes<'a> {
 /// Slots are made with [`Self::resize`] and start empty. State that is of bounded size per group is
 /// *encoded* into the group's value; what grows with the input is kept as map entries that
 /// [`Self::flush`] hands over one by one.
-pub trait Accumulator: Send + fmt::Debug {
+pub trait Accumulator: Send + Sync + fmt::Debug {
     /// Makes room for slots below `slots`; new ones are empty.
     fn resize(&mut self, slots: usize);
 

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use arrow::array::UInt32Array;
 use arrow::array::{ArrayRef, AsArray, ListArray, StringBuilder, new_null_array};
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::{interleave, take as take_rows};
-use arrow::array::UInt32Array;
 use arrow::datatypes::{DataType, Field};
 
 use super::{Accumulator, Changes, take};

@@ -41,7 +41,12 @@ fn a_sum_of_integer_out_of_range_is_an_error_until_it_fits() {
 #[test]
 fn an_average_rounds_half_away_from_zero_at_sixteen_digits() {
     let mut mean = make(AggregateFunction::Avg, &DataType::Int32, false);
-    apply(&mut *mean, 2, &[(0, 1), (0, 1), (0, 1), (1, 3)], Arc::new(Int32Array::from(vec![Some(-1), Some(0), Some(-1), None])));
+    apply(
+        &mut *mean,
+        2,
+        &[(0, 1), (0, 1), (0, 1), (1, 3)],
+        Arc::new(Int32Array::from(vec![Some(-1), Some(0), Some(-1), None])),
+    );
     let means = mean.evaluate(&[0, 1]).expect("fits");
     // -2 / 3 = -0.66666666666666667
     assert_eq!(means.as_primitive::<Decimal128Type>().value(0), -6_666_666_666_666_667);
@@ -52,9 +57,8 @@ fn an_average_rounds_half_away_from_zero_at_sixteen_digits() {
 fn a_numeric_sum_that_does_not_fit_is_an_error() {
     let mut sum = make(AggregateFunction::Sum, &DataType::Decimal128(38, 0), false);
     let most = 10_i128.pow(38) - 1;
-    let values = || -> ArrayRef {
-        Arc::new(Decimal128Array::from(vec![most]).with_precision_and_scale(38, 0).expect("fits"))
-    };
+    let values =
+        || -> ArrayRef { Arc::new(Decimal128Array::from(vec![most]).with_precision_and_scale(38, 0).expect("fits")) };
     apply(&mut *sum, 1, &[(0, 2)], values());
     assert_eq!(sum.evaluate(&[0]).expect_err("too great").code(), SqlState::NumericOutOfRange);
     apply(&mut *sum, 1, &[(0, -1)], values());
@@ -85,7 +89,12 @@ fn variance_keeps_its_digits_far_from_zero() {
 #[test]
 fn extremes_come_back_when_the_greatest_goes() {
     let mut max = make(AggregateFunction::Max, &DataType::Int64, false);
-    apply(&mut *max, 2, &[(0, 1), (0, 1), (0, 2), (1, 1)], Arc::new(Int64Array::from(vec![Some(4), None, Some(9), None])));
+    apply(
+        &mut *max,
+        2,
+        &[(0, 1), (0, 1), (0, 2), (1, 1)],
+        Arc::new(Int64Array::from(vec![Some(4), None, Some(9), None])),
+    );
     let value = |max: &dyn Accumulator| {
         let column = max.evaluate(&[0, 1]).expect("decodes");
         assert!(column.is_null(1));

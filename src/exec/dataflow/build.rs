@@ -45,8 +45,11 @@ pub(super) fn build<'scope>(
     let mut streams: Vec<Option<Spread<'scope>>> = Vec::new();
     let plan = &spec.plan;
     for node in &plan.nodes {
-        let mut inputs: Vec<Spread<'scope>> =
-            node.inputs.iter().map(|input| streams[*input].take().expect("an operator's output is used once")).collect();
+        let mut inputs: Vec<Spread<'scope>> = node
+            .inputs
+            .iter()
+            .map(|input| streams[*input].take().expect("an operator's output is used once"))
+            .collect();
         let spread = match &node.operator {
             OperatorSpec::Import { relation, columns } => match spec.imports[relation] {
                 ImportKind::Feed { catch_up } => {

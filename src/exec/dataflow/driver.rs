@@ -12,11 +12,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use timely::container::NoopBuilder;
+use timely::dataflow::Stream;
 use timely::dataflow::channels::pact::{DistributorPact, ParallelizationContract, Pipeline};
 use timely::dataflow::operators::Capability;
 use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
-use timely::dataflow::Stream;
 use timely::progress::frontier::MutableAntichain;
 
 use super::container::Packet;
@@ -29,6 +29,10 @@ use crate::state::{RowCodec, StateBackend};
 use crate::types::{Chunk, Error, Result, Time};
 
 pub(super) type Packets<'scope> = Stream<'scope, u64, Packet>;
+
+/// With less stack than this, a piece of work gets a new one of [`STACK_GROWTH`] bytes.
+const STACK_LEFT_MIN: usize = 1 << 20;
+const STACK_GROWTH: usize = 8 << 20;
 
 /// A job on one worker, as its operators see it.
 #[derive(Clone)]
@@ -84,6 +88,8 @@ impl JobContext {
 
     /// Runs a piece of an operator; an error or a panic fails the job.
     pub(super) fn guard<T>(&self, work: impl FnOnce() -> Result<T>) -> Option<T> {
+        // Expressions are evaluated by recursion, as deep as they were written.
+        let work = || stacker::maybe_grow(STACK_LEFT_MIN, STACK_GROWTH, work);
         let error = match catch_unwind(AssertUnwindSafe(work)) {
             Ok(Ok(value)) => return Some(value),
             Ok(Err(error)) => error,
@@ -296,7 +302,9 @@ pub(super) fn arrange<'scope>(
     job: &JobContext,
 ) {
     match route {
-        Route::Keys { columns, codec } if job.peers > 1 => arrange_by(stream, by_keys(columns, codec), local, backend, job),
+        Route::Keys { columns, codec } if job.peers > 1 => {
+            arrange_by(stream, by_keys(columns, codec), local, backend, job)
+        }
         Route::Local | Route::Keys { .. } => arrange_by(stream, Pipeline, local, backend, job),
     }
 }

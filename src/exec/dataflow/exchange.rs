@@ -16,10 +16,7 @@ pub(super) enum Route {
     /// They stay where they are.
     Local,
     /// By the key group of these columns.
-    Keys {
-        columns: Vec<usize>,
-        codec: RowCodec,
-    },
+    Keys { columns: Vec<usize>, codec: RowCodec },
 }
 
 impl Route {
@@ -32,8 +29,8 @@ impl Route {
 
     /// By whole rows.
     pub(super) fn by_rows(schema: &SchemaRef) -> Route {
-        let codec = RowCodec::for_rows(schema.fields().iter().map(|field| field.data_type()))
-            .expect("the job was checked");
+        let codec =
+            RowCodec::for_rows(schema.fields().iter().map(|field| field.data_type())).expect("the job was checked");
         Route::Keys { columns: (0..schema.fields().len()).collect(), codec }
     }
 }

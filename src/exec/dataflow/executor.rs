@@ -67,11 +67,7 @@ impl Executor {
         .map_err(|error| Error::internal(format!("the worker threads cannot be started: {error}")))?;
         let mut threads: Vec<(usize, Thread)> = announced.into_iter().take(workers).collect();
         threads.sort_by_key(|(index, _)| *index);
-        let links = senders
-            .into_iter()
-            .zip(threads)
-            .map(|(commands, (_, thread))| Link { commands, thread })
-            .collect();
+        let links = senders.into_iter().zip(threads).map(|(commands, (_, thread))| Link { commands, thread }).collect();
         Ok(Executor { links: Mutex::new(links), workers, guards: Mutex::new(Some(guards)) })
     }
 

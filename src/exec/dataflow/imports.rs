@@ -224,7 +224,9 @@ pub(super) fn edge<'scope>(
                 for (chunk, keys) in &changes.chunks {
                     let passing = match &hydration {
                         Hydration::Done => Some(chunk.clone()),
-                        Hydration::Running { cursor: Some(cursor), .. } => job.guard(|| up_to(chunk, keys, cursor)).flatten(),
+                        Hydration::Running { cursor: Some(cursor), .. } => {
+                            job.guard(|| up_to(chunk, keys, cursor)).flatten()
+                        }
                         Hydration::Running { cursor: None, .. } | Hydration::Waiting => None,
                     };
                     let Some(chunk) = passing else { continue };
@@ -233,7 +235,10 @@ pub(super) fn edge<'scope>(
                     output.session_with_builder(&capability).give_container(&mut Packet(Some(chunk)));
                 }
             }
-            if matches!(hydration, Hydration::Waiting) && upstream.shared.whole_from().is_some_and(|from| from <= newest) && newest >= as_of {
+            if matches!(hydration, Hydration::Waiting)
+                && upstream.shared.whole_from().is_some_and(|from| from <= newest)
+                && newest >= as_of
+            {
                 hydration = Hydration::Running { cursor: None, time: newest, rows: 0 };
             }
             if let Hydration::Running { cursor, time, rows } = &mut hydration {
@@ -251,9 +256,8 @@ pub(super) fn edge<'scope>(
                     activator.activate();
                     return;
                 };
-                let page = job.guard(|| {
-                    upstream.arrangement.page(newest, cursor.as_ref(), HYDRATION_ROWS, deadline, &selection)
-                });
+                let page = job
+                    .guard(|| upstream.arrangement.page(newest, cursor.as_ref(), HYDRATION_ROWS, deadline, &selection));
                 let Some((batch, next)) = page else { return };
                 job.shared.count_in(batch.num_rows());
                 *rows += batch.num_rows();

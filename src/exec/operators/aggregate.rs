@@ -79,8 +79,7 @@ impl Aggregate {
             .iter()
             .enumerate()
             .map(|(position, call)| {
-                let argument =
-                    call.argument.map_or(&DataType::Null, |argument| input.field(argument).data_type());
+                let argument = call.argument.map_or(&DataType::Null, |argument| input.field(argument).data_type());
                 accumulator(&call.function, argument, call.distinct, &format!("a{position}"), track)
             })
             .collect::<Result<Vec<_>>>()?;

@@ -13,10 +13,8 @@ use crate::types::{Chunk, Error, Result};
 /// # Errors
 /// What the predicate fails with on a row.
 pub(crate) fn filter(predicate: &dyn PhysicalExpr, chunk: &Chunk) -> Result<Option<Chunk>> {
-    let mask = predicate
-        .evaluate(chunk.batch())
-        .and_then(|value| value.into_array(chunk.rows()))
-        .map_err(from_datafusion)?;
+    let mask =
+        predicate.evaluate(chunk.batch()).and_then(|value| value.into_array(chunk.rows())).map_err(from_datafusion)?;
     let mask = mask.as_boolean_opt().ok_or_else(|| Error::internal("a predicate is not boolean"))?;
     if mask.true_count() == chunk.rows() {
         return Ok(Some(chunk.clone()));

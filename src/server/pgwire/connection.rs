@@ -11,14 +11,11 @@ use futures::channel::oneshot;
 use futures::{Sink, SinkExt as _};
 use pgwire::api::auth::StartupHandler;
 use pgwire::api::cancel::{CancelHandler, DefaultCancelHandler};
-use pgwire::api::portal::{Format, Portal};
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
-use pgwire::api::results::{FieldInfo, Response};
-use pgwire::api::stmt::QueryParser;
+use pgwire::api::results::{FieldFormat, Response};
 use pgwire::api::store::PortalStore;
 use pgwire::api::{
     ClientInfo, ClientPortalStore, ConnectionHandle, ConnectionManager, PgWireConnectionState, PgWireServerHandlers,
-    Type,
 };
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
@@ -27,9 +24,10 @@ use pgwire::messages::simplequery::Query;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use super::extended::StatementParser;
 use super::listener::SessionSlot;
-use super::messages::{Severity, command_complete, error_info, notice, pg_error};
-use super::rows::send_rows;
+use super::messages::{Severity, command_complete, error_info, notice, pg_error, row_description};
+use super::rows::{Formats, check_width, send_rows};
 use crate::engine::{Answer, Notice, Session};
 use crate::types::{Error, SqlState};
 
@@ -40,7 +38,8 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One client's connection.
 pub(super) struct Connection {
-    session: Mutex<Session>,
+    pub(super) session: Arc<Mutex<Session>>,
+    pub(super) parser: Arc<StatementParser>,
     pub(super) manager: Arc<ConnectionManager>,
     /// A second handle on the socket, never read from, only looked at.
     watched: std::net::TcpStream,
@@ -57,8 +56,10 @@ impl Connection {
         slot: SessionSlot,
         stop: CancellationToken,
     ) -> Connection {
+        let session = Arc::new(Mutex::new(session));
         Connection {
-            session: Mutex::new(session),
+            parser: Arc::new(StatementParser { session: Arc::clone(&session) }),
+            session,
             manager,
             watched,
             slot: std::sync::Mutex::new(slot),
@@ -115,6 +116,25 @@ impl Connection {
         }
     }
 
+    /// Does some work under a token that is fired when the client asks for it or is gone.
+    pub(super) async fn guarded<T>(
+        &self,
+        asked: Option<oneshot::Receiver<()>>,
+        cancel: &CancellationToken,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let _busy = Busy::new(&self.busy);
+        tokio::select! {
+            done = work => done,
+            never = self.watch(asked, cancel) => match never {},
+        }
+    }
+
+    /// A token for one message; the server's stop fires it too.
+    pub(super) fn token(&self) -> CancellationToken {
+        self.stop.child_token()
+    }
+
     /// Runs a text of statements up to the first error.
     async fn run_text<C>(&self, client: &mut C, text: &str) -> PgWireResult<()>
     where
@@ -122,19 +142,9 @@ impl Connection {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        let handle = client.session_extensions().get::<Arc<ConnectionHandle>>();
-        let asked = match handle {
-            Some(handle) => Some(handle.start_query().await),
-            None => None,
-        };
-        let cancel = self.stop.child_token();
-        let busy = Busy::new(&self.busy);
-        let result = tokio::select! {
-            result = self.run_statements(client, text, &cancel) => result,
-            never = self.watch(asked, &cancel) => match never {},
-        };
-        drop(busy);
-        result
+        let asked = cancel_requests(client).await;
+        let cancel = self.token();
+        self.guarded(asked, &cancel, self.run_statements(client, text, &cancel)).await
     }
 
     async fn run_statements<C>(&self, client: &mut C, text: &str, cancel: &CancellationToken) -> PgWireResult<()>
@@ -157,7 +167,10 @@ impl Connection {
                 }
                 Answer::Rows { schema, rows, tag, notices } => {
                     send_notices(client, &notices).await?;
-                    let count = send_rows(client, &schema, rows, cancel, &|error| self.named(error)).await?;
+                    check_width(schema.fields().len()).map_err(|error| self.named(&error))?;
+                    client.feed(row_description(&schema)).await?;
+                    let formats = Formats::All(FieldFormat::Text);
+                    let count = send_rows(client, rows, &formats, cancel, &|error| self.named(error)).await?;
                     client.feed(command_complete(&tag, count)).await?;
                 }
             }
@@ -166,13 +179,19 @@ impl Connection {
     }
 
     /// A statement's error; one that was cancelled because the server stops says so.
-    fn named(&self, error: &Error) -> PgWireError {
+    pub(super) fn named(&self, error: &Error) -> PgWireError {
         if error.code() == SqlState::QueryCanceled && self.stop.is_cancelled() {
             let error = Error::new(SqlState::AdminShutdown, "terminating connection due to administrator command");
             return PgWireError::UserError(Box::new(error_info(&error, Severity::Fatal)));
         }
         pg_error(error)
     }
+}
+
+/// Where the next cancel request for the connection arrives.
+pub(super) async fn cancel_requests<C: ClientInfo + Sync>(client: &C) -> Option<oneshot::Receiver<()>> {
+    let handle = client.session_extensions().get::<Arc<ConnectionHandle>>()?;
+    Some(handle.start_query().await)
 }
 
 /// Marks the connection as busy while it lives.
@@ -191,7 +210,7 @@ impl Drop for Busy<'_> {
     }
 }
 
-async fn send_notices<C>(client: &mut C, notices: &[Notice]) -> PgWireResult<()>
+pub(super) async fn send_notices<C>(client: &mut C, notices: &[Notice]) -> PgWireResult<()>
 where
     C: Sink<PgWireBackendMessage> + Unpin + Send,
     C::Error: Debug,
@@ -231,58 +250,6 @@ impl SimpleQueryHandler for Connection {
     {
         self.run_text(client, query).await?;
         Ok(Vec::new())
-    }
-}
-
-/// Refuses the extended query protocol, but for empty texts, which never reach a parser.
-pub(super) struct RefusingParser;
-
-fn extended_refused() -> PgWireError {
-    pg_error(
-        &Error::unsupported("the extended query protocol (prepared statements and parameters) is not supported yet")
-            .hint(
-                "Use the simple query protocol: psql does, and drivers have a setting such as preferQueryMode=simple.",
-            ),
-    )
-}
-
-#[async_trait]
-impl QueryParser for RefusingParser {
-    type Statement = String;
-
-    async fn parse_sql<C>(&self, _: &C, _: &str, _: &[Option<Type>]) -> PgWireResult<Option<String>>
-    where
-        C: ClientInfo + Unpin + Send + Sync,
-    {
-        Err(extended_refused())
-    }
-
-    fn get_parameter_types(&self, _: &String) -> PgWireResult<Vec<Type>> {
-        Err(extended_refused())
-    }
-
-    fn get_result_schema(&self, _: &String, _: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
-        Err(extended_refused())
-    }
-}
-
-#[async_trait]
-impl ExtendedQueryHandler for Connection {
-    type Statement = String;
-    type QueryParser = RefusingParser;
-
-    fn query_parser(&self) -> Arc<RefusingParser> {
-        Arc::new(RefusingParser)
-    }
-
-    async fn do_query<C>(&self, _: &mut C, _: &Portal<String>, _: usize) -> PgWireResult<Response>
-    where
-        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
-        C::PortalStore: PortalStore<Statement = String>,
-        C::Error: Debug,
-        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
-    {
-        Err(extended_refused())
     }
 }
 

@@ -2,9 +2,10 @@
 
 use arrow::datatypes::{DataType, Field, Schema};
 use pgwire::api::Type;
+use pgwire::api::results::{FieldFormat, FieldInfo};
 use pgwire::error::{ErrorInfo, PgWireError};
 use pgwire::messages::PgWireBackendMessage;
-use pgwire::messages::data::{FORMAT_CODE_TEXT, FieldDescription, RowDescription};
+use pgwire::messages::data::{FieldDescription, RowDescription};
 use pgwire::messages::response::{CommandComplete, NoticeResponse};
 
 use crate::engine::{Notice, Tag};
@@ -52,27 +53,34 @@ pub(super) fn notice(notice: &Notice) -> PgWireBackendMessage {
 
 /// The message that ends a statement; `rows` were sent.
 pub(super) fn command_complete(tag: &Tag, rows: u64) -> PgWireBackendMessage {
-    let text = match tag {
+    PgWireBackendMessage::CommandComplete(CommandComplete::new(tag_text(tag, rows)))
+}
+
+/// A tag as the wire spells it.
+pub(super) fn tag_text(tag: &Tag, rows: u64) -> String {
+    match tag {
         Tag::Plain(name) | Tag::Show(name) => (*name).to_owned(),
         Tag::Insert(count) => format!("INSERT 0 {count}"),
         Tag::Update(count) => format!("UPDATE {count}"),
         Tag::Delete(count) => format!("DELETE {count}"),
         Tag::Select => format!("SELECT {rows}"),
-    };
-    PgWireBackendMessage::CommandComplete(CommandComplete::new(text))
+    }
 }
 
-/// The message before rows.
+/// The message before rows, all in text format.
 pub(super) fn row_description(schema: &Schema) -> PgWireBackendMessage {
-    let fields = schema.fields().iter().map(|field| describe(field)).collect();
+    let fields =
+        schema.fields().iter().map(|field| FieldDescription::from(&describe(field, FieldFormat::Text))).collect();
     PgWireBackendMessage::RowDescription(RowDescription::new(fields))
 }
 
-fn describe(field: &Field) -> FieldDescription {
+/// What a client is told of a column.
+pub(super) fn describe(field: &Field, format: FieldFormat) -> FieldInfo {
     let data_type = field.data_type();
     let name = field.name().replace('\0', "\u{fffd}");
     let kind = pg_type(data_type);
-    FieldDescription::new(name, 0, 0, kind.oid(), size(&kind), modifier(data_type), FORMAT_CODE_TEXT)
+    let size = size(&kind);
+    FieldInfo::new(name, None, None, kind, format).with_type_size(size).with_type_modifier(modifier(data_type))
 }
 
 /// The PostgreSQL type of which a column's text is a value.
@@ -178,12 +186,8 @@ mod tests {
 
     #[test]
     fn tags_count_what_they_should() {
-        let text = |tag: &Tag| match command_complete(tag, 3) {
-            PgWireBackendMessage::CommandComplete(message) => message.tag,
-            _ => String::new(),
-        };
-        assert_eq!(text(&Tag::Select), "SELECT 3");
-        assert_eq!(text(&Tag::Insert(2)), "INSERT 0 2");
-        assert_eq!(text(&Tag::Show("SHOW")), "SHOW");
+        assert_eq!(tag_text(&Tag::Select, 3), "SELECT 3");
+        assert_eq!(tag_text(&Tag::Insert(2), 3), "INSERT 0 2");
+        assert_eq!(tag_text(&Tag::Show("SHOW"), 3), "SHOW");
     }
 }

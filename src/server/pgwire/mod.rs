@@ -1,11 +1,12 @@
-//! PostgreSQL's protocol 3, the server's half: startup, simple query, cancel.
+//! PostgreSQL's protocol 3, the server's half: startup, simple and extended query, cancel.
 //!
 //! Each connection is one task with one engine session. A statement runs under a token that a
 //! cancel request, a client that went away, or the server's stop fires. Rows are sent while the
 //! statement runs, flushed whenever the next batch is not there yet, so a slow answer trickles and
-//! a cancel reaches it. The extended query protocol is refused by name.
+//! a cancel reaches it. Parameters are refused by name.
 
 mod connection;
+mod extended;
 mod listener;
 mod messages;
 mod rows;

@@ -3,16 +3,16 @@
 use std::fmt::Debug;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
 use bytes::{BufMut as _, BytesMut};
 use datafusion::execution::SendableRecordBatchStream;
 use futures::{FutureExt as _, Sink, SinkExt as _, StreamExt as _};
+use pgwire::api::portal::Format;
+use pgwire::api::results::FieldFormat;
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::data::DataRow;
 use tokio_util::sync::CancellationToken;
 
-use super::messages::row_description;
 use crate::server::errors;
 use crate::server::text::Column;
 use crate::types::{Error, Result, SqlState};
@@ -21,12 +21,63 @@ use crate::types::{Error, Result, SqlState};
 const COLUMNS_MAX: usize = 1664;
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// Sends the description and all rows; gives their number. What was fed is flushed before every
-/// wait for more.
+/// The format of each column of a result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Formats {
+    /// All the same.
+    All(FieldFormat),
+    /// One for each column.
+    Each(Vec<FieldFormat>),
+}
+
+impl Formats {
+    /// What a Bind message asks for, of a result of so many columns.
+    ///
+    /// # Errors
+    /// 08P01 when it names formats for another number of columns.
+    pub(super) fn of_portal(format: &Format, columns: usize) -> Result<Formats> {
+        match format {
+            Format::UnifiedText => Ok(Formats::All(FieldFormat::Text)),
+            Format::UnifiedBinary => Ok(Formats::All(FieldFormat::Binary)),
+            Format::Individual(codes) if codes.len() == columns => {
+                Ok(Formats::Each(codes.iter().map(|code| FieldFormat::from(*code)).collect()))
+            }
+            Format::Individual(codes) => Err(Error::new(
+                SqlState::ProtocolViolation,
+                format!("bind message has {} result formats but query has {columns} columns", codes.len()),
+            )),
+        }
+    }
+
+    /// The format of a column.
+    pub(super) fn of(&self, column: usize) -> FieldFormat {
+        match self {
+            Formats::All(format) => *format,
+            Formats::Each(formats) => formats.get(column).copied().unwrap_or(FieldFormat::Text),
+        }
+    }
+}
+
+/// Refuses results that the protocol cannot describe.
+///
+/// # Errors
+/// 54000 when there are too many columns.
+pub(super) fn check_width(columns: usize) -> Result<()> {
+    if columns > COLUMNS_MAX {
+        return Err(Error::new(
+            SqlState::ProgramLimitExceeded,
+            format!("target lists can have at most {COLUMNS_MAX} entries"),
+        ));
+    }
+    Ok(())
+}
+
+/// Sends all rows, in the formats asked for; gives their number. What was fed is flushed before
+/// every wait for more.
 pub(super) async fn send_rows<C>(
     client: &mut C,
-    schema: &SchemaRef,
     mut rows: SendableRecordBatchStream,
+    formats: &Formats,
     cancel: &CancellationToken,
     named: &(dyn Fn(&Error) -> PgWireError + Sync),
 ) -> PgWireResult<u64>
@@ -35,16 +86,9 @@ where
     C::Error: Debug,
     PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
 {
-    if schema.fields().len() > COLUMNS_MAX {
-        return Err(named(&Error::new(
-            SqlState::ProgramLimitExceeded,
-            format!("target lists can have at most {COLUMNS_MAX} entries"),
-        )));
-    }
     let cancelled = || named(&Error::new(SqlState::QueryCanceled, "canceling statement due to user request"));
-    client.feed(row_description(schema)).await?;
     let mut count = 0;
-    let mut buffer = RowBuffer { scratch: Vec::new(), row: BytesMut::with_capacity(BUFFER_BYTES) };
+    let mut buffer = RowBuffer::new(formats.clone());
     loop {
         let next = match rows.next().now_or_never() {
             Some(next) => next,
@@ -95,21 +139,38 @@ where
 }
 
 /// Room for rows, used again and again.
-struct RowBuffer {
+pub(super) struct RowBuffer {
+    formats: Formats,
     scratch: Vec<u8>,
     row: BytesMut,
 }
 
 impl RowBuffer {
-    /// One row: for each column its length and text, or -1 for NULL.
+    pub(super) fn new(formats: Formats) -> RowBuffer {
+        RowBuffer { formats, scratch: Vec::new(), row: BytesMut::with_capacity(BUFFER_BYTES) }
+    }
+
+    /// The rows of a batch.
+    ///
+    /// # Errors
+    /// For a value that cannot be sent.
+    pub(super) fn encode_batch(&mut self, batch: &RecordBatch) -> Result<Vec<DataRow>> {
+        let columns: Vec<Column> = batch.columns().iter().map(Column::new).collect::<Result<_>>()?;
+        (0..batch.num_rows()).map(|row| self.encode(&columns, row)).collect()
+    }
+
+    /// One row: for each column its length and bytes, or -1 for NULL.
     fn encode(&mut self, columns: &[Column], row: usize) -> Result<DataRow> {
-        for column in columns {
+        for (index, column) in columns.iter().enumerate() {
             if column.is_null(row) {
                 self.row.put_i32(-1);
                 continue;
             }
             self.scratch.clear();
-            column.write_text(row, &mut self.scratch);
+            match self.formats.of(index) {
+                FieldFormat::Text => column.write_text(row, &mut self.scratch),
+                FieldFormat::Binary => column.write_binary(row, &mut self.scratch)?,
+            }
             let length = i32::try_from(self.scratch.len())
                 .map_err(|_| Error::new(SqlState::ProgramLimitExceeded, "a value is longer than 2 GiB"))?;
             self.row.put_i32(length);

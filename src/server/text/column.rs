@@ -20,10 +20,13 @@ use crate::types::Result;
 /// A column whose values can be printed.
 pub(crate) struct Column {
     array: ArrayRef,
-    kind: Kind,
+    pub(super) kind: Kind,
+    /// The text is that of a numeric too wide for the other kinds.
+    pub(super) numeric_text: bool,
 }
 
-enum Kind {
+/// The values, by how they are printed.
+pub(super) enum Kind {
     Null,
     Boolean(BooleanArray),
     Int16(Int16Array),
@@ -85,6 +88,7 @@ impl Column {
     /// # Errors
     /// 0A000 for a type that has no text form.
     pub(crate) fn new(array: &ArrayRef) -> Result<Column> {
+        let numeric_text = matches!(array.data_type(), DataType::Decimal256(..));
         let array = match printed_type(array.data_type()) {
             Some(data_type) => cast(array, &data_type)?,
             None => Arc::clone(array),
@@ -158,7 +162,7 @@ impl Column {
                     .hint("Cast the column to text."));
             }
         };
-        Ok(Column { array, kind })
+        Ok(Column { array, kind, numeric_text })
     }
 
     /// True when the row has NULL here.

@@ -1,5 +1,6 @@
 //! Values as PostgreSQL prints them, and as JSON.
 
+mod binary;
 mod column;
 mod datetime;
 mod number;

@@ -1,0 +1,90 @@
+//! An engine in this process, and what SQL says of it.
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use clink::engine::{Answer, Engine, EngineConfig, Session};
+use clink::env::Env;
+use clink::types::{Error, Result};
+use futures::StreamExt;
+use tokio_util::sync::CancellationToken;
+
+/// A row, each value as text; NULL is `∅`.
+pub type Row = Vec<String>;
+
+/// An engine and a session of it.
+pub struct Database {
+    pub engine: Arc<Engine>,
+    pub session: Session,
+}
+
+impl Database {
+    /// Opens the database of a directory.
+    pub async fn open(directory: &Path, workers: usize, env: Env) -> Database {
+        let config = EngineConfig { data_dir: directory.to_owned(), workers, memory_bytes: 1 << 30 };
+        let engine = Engine::open(config, env).await.expect("opens");
+        let session = engine.session();
+        Database { engine, session }
+    }
+
+    /// Runs a text of statements; the rows of the last one.
+    pub async fn try_run(&mut self, sql: &str) -> Result<Vec<Row>> {
+        let mut rows = Vec::new();
+        for statement in self.session.parse(sql)? {
+            rows.clear();
+            if let Answer::Rows { rows: mut stream, .. } =
+                self.session.execute(&statement, &CancellationToken::new()).await?
+            {
+                while let Some(batch) = stream.next().await {
+                    let batch = batch.map_err(clink::engine::error_of)?;
+                    let options = FormatOptions::default().with_null("∅");
+                    let columns: Vec<ArrayFormatter<'_>> = batch
+                        .columns()
+                        .iter()
+                        .map(|column| ArrayFormatter::try_new(column, &options).expect("printable"))
+                        .collect();
+                    for row in 0..batch.num_rows() {
+                        rows.push(columns.iter().map(|column| column.value(row).to_string()).collect());
+                    }
+                }
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Runs statements that succeed.
+    pub async fn run(&mut self, sql: &str) -> Vec<Row> {
+        match self.try_run(sql).await {
+            Ok(rows) => rows,
+            Err(error) => panic!("{sql}\n{error:?}"),
+        }
+    }
+
+    /// Runs statements that fail.
+    pub async fn fail(&mut self, sql: &str) -> Error {
+        match self.try_run(sql).await {
+            Ok(rows) => panic!("{sql}\nsucceeded with {rows:?}"),
+            Err(error) => error,
+        }
+    }
+}
+
+/// Rows in an order that does not depend on how they came; doubles to nine digits.
+pub fn canonical(mut rows: Vec<Row>) -> Vec<Row> {
+    for value in rows.iter_mut().flatten() {
+        if value.contains(['.', 'e'])
+            && let Ok(number) = value.parse::<f64>()
+        {
+            *value = format!("{number:.9e}");
+        }
+    }
+    rows.sort_unstable();
+    rows
+}
+
+/// The whole of a length that a long run multiplies.
+pub fn steps(short: usize, long: usize) -> usize {
+    if std::env::var_os("CLINK_LONG").is_some() { long } else { short }
+}
