@@ -86,5 +86,6 @@ pub(crate) fn canonical(mut rows: Vec<Row>) -> Vec<Row> {
 
 /// The whole of a length that a long run multiplies.
 pub(crate) fn steps(short: usize, long: usize) -> usize {
-    if std::env::var_os("CLINK_LONG").is_some() { long } else { short }
+    let long_run = std::env::var("CLINK_LONG").is_ok_and(|value| !value.is_empty() && value != "0");
+    if long_run { long } else { short }
 }
