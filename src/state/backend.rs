@@ -24,6 +24,9 @@ impl WriteBatch {
     }
 }
 
+/// What is told of each entry of a scan: its key and its value.
+pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
+
 /// Stores bytes per (operator, key), each worker its own.
 ///
 /// Called from one thread at a time. A write is seen by every later read of the same backend.
@@ -46,12 +49,7 @@ pub trait StateBackend: Send {
     ///
     /// # Errors
     /// The error of `visit`, or that of a store that cannot be read.
-    fn scan(
-        &self,
-        operator: OperatorId,
-        prefix: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()>;
+    fn scan(&self, operator: OperatorId, prefix: &[u8], visit: &mut Visit<'_>) -> Result<()>;
 }
 
 /// `memory://`: ordered maps in the process.
@@ -83,12 +81,7 @@ impl StateBackend for MemoryBackend {
         Ok(())
     }
 
-    fn scan(
-        &self,
-        operator: OperatorId,
-        prefix: &[u8],
-        visit: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&self, operator: OperatorId, prefix: &[u8], visit: &mut Visit<'_>) -> Result<()> {
         let Some(entries) = self.operators.get(&operator) else { return Ok(()) };
         for (key, value) in entries.range::<[u8], _>((Bound::Included(prefix), Bound::Unbounded)) {
             if !key.starts_with(prefix) {

@@ -21,7 +21,7 @@ mod key_index;
 mod layout;
 mod multiset;
 
-pub use backend::{MemoryBackend, StateBackend, WriteBatch};
+pub use backend::{MemoryBackend, StateBackend, Visit, WriteBatch};
 pub use head::{Head, HeadFile};
 pub use key_encoding::{Encoded, RowCodec};
 pub use key_index::{KeyIndex, Slot};

@@ -7,6 +7,8 @@ use super::layout::{map_key, split_map_key};
 use super::{StateBackend, WriteBatch};
 use crate::types::{Error, OperatorId, Result, SqlState};
 
+type Bytes = Box<[u8]>;
+
 /// For each slot, encoded values in order, each with a count that is never zero.
 ///
 /// Within one time a count may go below zero, when a retraction comes before its insertion; at the
@@ -14,9 +16,9 @@ use crate::types::{Error, OperatorId, Result, SqlState};
 #[derive(Debug)]
 pub struct Multiset {
     slot_name: String,
-    entries: Vec<BTreeMap<Box<[u8]>, i64>>,
+    entries: Vec<BTreeMap<Bytes, i64>>,
     track: bool,
-    dirty: BTreeSet<(Box<[u8]>, Box<[u8]>)>,
+    dirty: BTreeSet<(Bytes, Bytes)>,
 }
 
 impl Multiset {

@@ -12,17 +12,17 @@ use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
 
 /// A row, each value as text; NULL is `∅`.
-pub type Row = Vec<String>;
+pub(crate) type Row = Vec<String>;
 
 /// An engine and a session of it.
-pub struct Database {
-    pub engine: Arc<Engine>,
-    pub session: Session,
+pub(crate) struct Database {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) session: Session,
 }
 
 impl Database {
     /// Opens the database of a directory.
-    pub async fn open(directory: &Path, workers: usize, env: Env) -> Database {
+    pub(crate) async fn open(directory: &Path, workers: usize, env: Env) -> Database {
         let config = EngineConfig { data_dir: directory.to_owned(), workers, memory_bytes: 1 << 30 };
         let engine = Engine::open(config, env).await.expect("opens");
         let session = engine.session();
@@ -30,7 +30,7 @@ impl Database {
     }
 
     /// Runs a text of statements; the rows of the last one.
-    pub async fn try_run(&mut self, sql: &str) -> Result<Vec<Row>> {
+    pub(crate) async fn try_run(&mut self, sql: &str) -> Result<Vec<Row>> {
         let mut rows = Vec::new();
         for statement in self.session.parse(sql)? {
             rows.clear();
@@ -55,7 +55,7 @@ impl Database {
     }
 
     /// Runs statements that succeed.
-    pub async fn run(&mut self, sql: &str) -> Vec<Row> {
+    pub(crate) async fn run(&mut self, sql: &str) -> Vec<Row> {
         match self.try_run(sql).await {
             Ok(rows) => rows,
             Err(error) => panic!("{sql}\n{error:?}"),
@@ -63,7 +63,7 @@ impl Database {
     }
 
     /// Runs statements that fail.
-    pub async fn fail(&mut self, sql: &str) -> Error {
+    pub(crate) async fn fail(&mut self, sql: &str) -> Error {
         match self.try_run(sql).await {
             Ok(rows) => panic!("{sql}\nsucceeded with {rows:?}"),
             Err(error) => error,
@@ -72,7 +72,7 @@ impl Database {
 }
 
 /// Rows in an order that does not depend on how they came; doubles to nine digits.
-pub fn canonical(mut rows: Vec<Row>) -> Vec<Row> {
+pub(crate) fn canonical(mut rows: Vec<Row>) -> Vec<Row> {
     for value in rows.iter_mut().flatten() {
         if value.contains(['.', 'e'])
             && let Ok(number) = value.parse::<f64>()
@@ -85,6 +85,7 @@ pub fn canonical(mut rows: Vec<Row>) -> Vec<Row> {
 }
 
 /// The whole of a length that a long run multiplies.
-pub fn steps(short: usize, long: usize) -> usize {
-    if std::env::var_os("CLINK_LONG").is_some() { long } else { short }
+pub(crate) fn steps(short: usize, long: usize) -> usize {
+    let long_run = std::env::var("CLINK_LONG").is_ok_and(|value| !value.is_empty() && value != "0");
+    if long_run { long } else { short }
 }

@@ -135,12 +135,16 @@ where
         if count == 0 {
             return Ok(None);
         }
+        if !self.mean && output_scale == self.scale {
+            return sum.to_i128().map(Some).ok_or_else(overflow);
+        }
         let divisor = if self.mean { i256::from_i128(i128::from(count)) } else { i256::ONE };
-        rescale(sum, divisor, output_scale - self.scale)
-            .and_then(i256::to_i128)
-            .map(Some)
-            .ok_or_else(|| Error::new(SqlState::NumericOutOfRange, "value overflows numeric format"))
+        rescale(sum, divisor, output_scale - self.scale).and_then(i256::to_i128).map(Some).ok_or_else(overflow)
     }
+}
+
+fn overflow() -> Error {
+    Error::new(SqlState::NumericOutOfRange, "value overflows numeric format")
 }
 
 /// `sum * 10^digits / divisor`, rounded half away from zero; `None` on overflow.
@@ -200,9 +204,7 @@ where
             Output::Decimal { precision, scale } => {
                 let limit = 10_i128.checked_pow(u32::from(precision)).unwrap_or(i128::MAX);
                 let results = slots.iter().map(|slot| match self.result(*slot, scale)? {
-                    Some(value) if value.unsigned_abs() >= limit.unsigned_abs() => {
-                        Err(Error::new(SqlState::NumericOutOfRange, "value overflows numeric format"))
-                    }
+                    Some(value) if value.unsigned_abs() >= limit.unsigned_abs() => Err(overflow()),
                     other => Ok(other),
                 });
                 let results = results.collect::<Result<Decimal128Array>>()?;

@@ -35,7 +35,7 @@ struct Spread<'scope> {
 
 /// Builds a job's operators; the same on every worker.
 pub(super) fn build<'scope>(
-    scope: &Scope<'scope, u64>,
+    scope: Scope<'scope, u64>,
     spec: &JobSpec,
     job: &JobContext,
     locals: &HashMap<RelationId, Rc<RefCell<Local>>>,

@@ -164,7 +164,7 @@ where
     P: ParallelizationContract<u64, Packet>,
 {
     let scope = stream.scope();
-    let mut builder = OperatorBuilder::new(name.to_owned(), scope.clone());
+    let mut builder = OperatorBuilder::new(name.to_owned(), scope);
     let activator = scope.activator_for(builder.operator_info().address);
     let mut input = builder.new_input(stream, pact);
     let (output, out_stream) = builder.new_output::<Packet>();
@@ -240,7 +240,7 @@ pub(super) fn transform<'scope>(
     mut apply: impl FnMut(Chunk) -> Result<Option<Chunk>> + 'static,
 ) -> Packets<'scope> {
     let scope = stream.scope();
-    let mut builder = OperatorBuilder::new(name.to_owned(), scope.clone());
+    let mut builder = OperatorBuilder::new(name.to_owned(), scope);
     let activator = scope.activator_for(builder.operator_info().address);
     let mut input = builder.new_input(stream, Pipeline);
     let (output, out_stream) = builder.new_output::<Packet>();
@@ -319,7 +319,7 @@ fn arrange_by<P>(
     P: ParallelizationContract<u64, Packet>,
 {
     let scope = stream.scope();
-    let mut builder = OperatorBuilder::new("arrange".to_owned(), scope.clone());
+    let mut builder = OperatorBuilder::new("arrange".to_owned(), scope);
     let activator = scope.activator_for(builder.operator_info().address);
     let mut input = builder.new_input(stream, pact);
     let (local, job) = (Rc::clone(local), job.clone());

@@ -84,14 +84,14 @@ impl FeedQueue {
 
 /// A relation's rows from the ticks.
 pub(super) fn feed<'scope>(
-    scope: &Scope<'scope, u64>,
+    scope: Scope<'scope, u64>,
     queue: &Rc<RefCell<FeedQueue>>,
     columns: Vec<usize>,
     job: &JobContext,
 ) -> Packets<'scope> {
     let queue = Rc::clone(queue);
     let job = job.clone();
-    source::<_, NoopBuilder<Packet>, _, _>(scope.clone(), "feed", move |capability, info| {
+    source::<_, NoopBuilder<Packet>, _, _>(scope, "feed", move |capability, info| {
         let mut capability = Some(capability);
         if let Some(capability) = &mut capability {
             capability.downgrade(&queue.borrow().upper.as_millis());
@@ -121,7 +121,7 @@ pub(super) fn feed<'scope>(
     })
 }
 
-fn scope_activator(scope: &Scope<'_, u64>, address: &Rc<[usize]>) -> Activator {
+fn scope_activator(scope: Scope<'_, u64>, address: &Rc<[usize]>) -> Activator {
     scope.activator_for(Rc::clone(address))
 }
 
@@ -191,7 +191,7 @@ enum Hydration {
 
 /// A relation's rows from its arrangement on the same worker.
 pub(super) fn edge<'scope>(
-    scope: &Scope<'scope, u64>,
+    scope: Scope<'scope, u64>,
     upstream: &Rc<RefCell<Local>>,
     queue: &Rc<RefCell<EdgeQueue>>,
     columns: Vec<usize>,
@@ -200,7 +200,7 @@ pub(super) fn edge<'scope>(
 ) -> Packets<'scope> {
     upstream.borrow_mut().followers.push(Rc::clone(queue));
     let (upstream, queue, job) = (Rc::clone(upstream), Rc::clone(queue), job.clone());
-    source::<_, NoopBuilder<Packet>, _, _>(scope.clone(), "edge", move |mut capability, info| {
+    source::<_, NoopBuilder<Packet>, _, _>(scope, "edge", move |mut capability, info| {
         capability.downgrade(&as_of.as_millis());
         let activator = scope_activator(scope, &info.address);
         queue.borrow_mut().activator = Some(scope_activator(scope, &info.address));

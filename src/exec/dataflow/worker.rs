@@ -136,7 +136,7 @@ impl WorkerState {
         );
         let locals = self.running.iter().map(|(id, running)| (*id, Rc::clone(&running.local))).collect();
         let dataflow = worker.next_dataflow_index();
-        let built = worker.dataflow::<u64, _, _>(|scope| build(&scope.clone(), spec, &job, &locals));
+        let built = worker.dataflow::<u64, _, _>(|scope| build(scope, spec, &job, &locals));
         for (feed, queue) in &built.feeds {
             self.feeds.entry(*feed).or_default().push(Rc::clone(queue));
         }

@@ -73,3 +73,6 @@ pub trait Operator: Send {
     /// When the backend cannot be written.
     fn barrier(&mut self, cx: &mut Context<'_>) -> Result<()>;
 }
+
+#[cfg(test)]
+mod tests;

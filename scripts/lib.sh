@@ -1,0 +1,62 @@
+# Shared by the scripts: what they need of the machine, and the binary. Sourced, not run.
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+CACHE="${XDG_CACHE_HOME:-$HOME/.cache}"
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$HOME/.cache/clink-target}"
+VENV="$CACHE/clink-venv"
+# Pinned to major versions: what the tests were written against.
+PYTHON_PACKAGES=('duckdb==1.*' 'psycopg[binary]==3.*' 'pyarrow==21.*' 'pytest==8.*' 'pytest-timeout==2.*')
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() {
+    say "error: $*"
+    exit 1
+}
+
+# Installs the Debian packages of the commands that are absent: COMMAND=PACKAGE …
+install_missing() {
+    local pair packages=()
+    for pair in "$@"; do
+        command -v "${pair%%=*}" >/dev/null || packages+=("${pair#*=}")
+    done
+    # Debian ships the module without its installer; only a full venv has pip.
+    python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
+    ((${#packages[@]} == 0)) && return 0
+    command -v apt-get >/dev/null || die "please install: ${packages[*]} (there is no apt-get to do it)"
+    local sudo=()
+    if ((EUID != 0)); then
+        command -v sudo >/dev/null || die "please install as root: apt-get install ${packages[*]}"
+        sudo=(sudo)
+    fi
+    say "installing ${packages[*]}"
+    timeout 600 "${sudo[@]}" apt-get update -q >&2 || die "apt-get update failed"
+    timeout 900 "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
+        apt-get install -q -y --no-install-recommends "${packages[@]}" >&2 || die "could not install ${packages[*]}"
+}
+
+# A Python environment with the clients, below the user's cache; made once.
+make_venv() {
+    local stamp="$VENV/clink-packages"
+    [[ -f $stamp && $(<"$stamp") == "${PYTHON_PACKAGES[*]}" ]] && return 0
+    say "making the Python environment $VENV"
+    python3 -m venv "$VENV" || die "could not make $VENV"
+    timeout 900 "$VENV/bin/pip" install --quiet --disable-pip-version-check "${PYTHON_PACKAGES[@]}" >&2 ||
+        die "could not install the Python packages ${PYTHON_PACKAGES[*]}"
+    printf '%s\n' "${PYTHON_PACKAGES[*]}" >"$stamp"
+}
+
+# Builds the binary unless CLINK_BIN names one, and exports CLINK_BIN.
+build_binary() {
+    if [[ -z ${CLINK_BIN:-} ]]; then
+        command -v cargo >/dev/null || die "the Rust toolchain is missing: see https://rustup.rs, or set CLINK_BIN"
+        if [[ ! -x $CARGO_TARGET_DIR/debug/clink ]]; then
+            say "building clink; from nothing this takes about 15 to 30 minutes on two cores"
+        fi
+        (cd "$ROOT" && timeout 3600 cargo build --locked --bin clink) >&2 || die "the build failed"
+        CLINK_BIN="$CARGO_TARGET_DIR/debug/clink"
+    fi
+    [[ -x $CLINK_BIN ]] || die "CLINK_BIN=$CLINK_BIN is not an executable file"
+    CLINK_BIN=$(realpath "$CLINK_BIN")
+    export CLINK_BIN
+}

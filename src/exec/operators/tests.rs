@@ -1,0 +1,267 @@
+//! Every stateful operator against a store that knows nothing but `StateBackend`: at each time a new
+//! instance is opened from the store, and must say what one says that was never closed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+use crate::exec::arrangement::{Arrangement, Cursor, Layout, Selection};
+use crate::exec::plan::{AggregateCall, AggregateFunction};
+use crate::state::MemoryBackend;
+use crate::types::OperatorId;
+
+fn input() -> SchemaRef {
+    Arc::new(Schema::new(vec![
+        Field::new("k", DataType::Utf8, true),
+        Field::new("x", DataType::Int64, true),
+        Field::new("d", DataType::Float64, true),
+        Field::new("f", DataType::Boolean, true),
+    ]))
+}
+
+type InputRow = (Option<u8>, Option<i64>, Option<i64>, Option<bool>);
+
+fn chunk(rows: &[(InputRow, i64)]) -> Vec<Chunk> {
+    let texts = StringArray::from_iter(rows.iter().map(|((k, ..), _)| k.map(|k| format!("k{k}"))));
+    let numbers = Int64Array::from_iter(rows.iter().map(|((_, x, ..), _)| *x));
+    let doubles = Float64Array::from_iter(rows.iter().map(|((_, _, d, _), _)| d.map(|d| d as f64 * 0.25)));
+    let booleans = BooleanArray::from_iter(rows.iter().map(|((.., f), _)| *f));
+    let columns: Vec<ArrayRef> = vec![Arc::new(texts), Arc::new(numbers), Arc::new(doubles), Arc::new(booleans)];
+    let batch = RecordBatch::try_new(input(), columns).expect("fits");
+    Chunk::changes(&batch, &Int64Array::from_iter_values(rows.iter().map(|(_, diff)| *diff)))
+}
+
+fn calls() -> Vec<AggregateCall> {
+    let all = [
+        (AggregateFunction::Count, None, false, None),
+        (AggregateFunction::Count, Some(1), true, None),
+        (AggregateFunction::Sum, Some(1), false, Some(3)),
+        (AggregateFunction::Sum, Some(2), true, None),
+        (AggregateFunction::Avg, Some(1), false, None),
+        (AggregateFunction::Min, Some(1), false, None),
+        (AggregateFunction::Max, Some(2), false, Some(3)),
+        (AggregateFunction::BoolAnd, Some(3), false, None),
+        (AggregateFunction::StddevSamp, Some(1), false, None),
+        (AggregateFunction::ArrayAgg, Some(1), true, None),
+    ];
+    all.into_iter()
+        .map(|(function, argument, distinct, filter)| {
+            let data_type = argument.map_or(DataType::Null, |a: usize| input().field(a).data_type().clone());
+            let output =
+                Arc::new(Field::new(function.name(), function.result_type(&data_type).expect("takes it"), true));
+            AggregateCall { function, argument, distinct, filter, output }
+        })
+        .collect()
+}
+
+fn aggregate(keys: &[usize], track: bool) -> Aggregate {
+    let calls = calls();
+    let mut fields: Vec<Field> = keys.iter().map(|key| input().field(*key).clone()).collect();
+    fields.extend(calls.iter().map(|call| call.output.as_ref().clone()));
+    let schema = Arc::new(Schema::new(fields));
+    let operator = OperatorId::of("public.v", "root");
+    Aggregate::new(operator, &input(), schema, keys.to_vec(), calls, true, track).expect("takes the types")
+}
+
+fn print(batch: &RecordBatch) -> Vec<String> {
+    let options = FormatOptions::default().with_null("∅");
+    let columns: Vec<ArrayFormatter<'_>> =
+        batch.columns().iter().map(|column| ArrayFormatter::try_new(column, &options).expect("printable")).collect();
+    let line = |row| columns.iter().map(|column| column.value(row).to_string()).collect::<Vec<_>>().join(" ");
+    (0..batch.num_rows()).map(line).collect()
+}
+
+/// The sum of changes per printed row.
+fn consolidated(chunks: &[Chunk]) -> BTreeMap<String, i64> {
+    let mut rows = BTreeMap::new();
+    for chunk in chunks {
+        for (row, line) in print(chunk.batch()).into_iter().enumerate() {
+            *rows.entry(line).or_insert(0) += chunk.diff(row);
+        }
+    }
+    rows.retain(|_, diff| *diff != 0);
+    rows
+}
+
+fn soon() -> Instant {
+    Instant::now() + Duration::from_secs(3_600)
+}
+
+fn close(operator: &mut dyn Operator, backend: &mut MemoryBackend, time: u64, rows: &[(InputRow, i64)]) -> Vec<Chunk> {
+    // A deadline that has passed: every call is one slice.
+    let mut context = Context { backend, deadline: Instant::now() };
+    chunk(rows).into_iter().for_each(|chunk| operator.push(chunk).expect("takes the type"));
+    let mut out = Vec::new();
+    while operator.close(Time::from_millis(time), &mut out, &mut context).expect("closes") == Step::Again {}
+    out
+}
+
+fn open(operator: &mut dyn Operator, backend: &mut MemoryBackend) {
+    operator.open(&mut Context { backend, deadline: soon() }).expect("opens");
+}
+
+/// Random inserts, and retractions of rows that are there; all gone at the end.
+fn history(seed: u64) -> Vec<Vec<(InputRow, i64)>> {
+    let mut random = StdRng::seed_from_u64(seed);
+    let mut present: Vec<InputRow> = Vec::new();
+    let mut times: Vec<Vec<(InputRow, i64)>> = (0..30)
+        .map(|_| {
+            let mut changes = Vec::new();
+            for _ in 0..random.random_range(1..12) {
+                if !present.is_empty() && random.random_bool(0.45) {
+                    changes.push((present.swap_remove(random.random_range(0..present.len())), -1));
+                } else {
+                    let row = (
+                        random.random_bool(0.9).then(|| random.random_range(0..4)),
+                        random.random_bool(0.9).then(|| random.random_range(-3..6)),
+                        random.random_bool(0.9).then(|| random.random_range(-9..9)),
+                        random.random_bool(0.9).then(|| random.random_bool(0.5)),
+                    );
+                    present.push(row);
+                    changes.push((row, 1));
+                }
+            }
+            // Within one time the order of arrival does not matter.
+            if random.random_bool(0.5) {
+                changes.reverse();
+            }
+            changes
+        })
+        .collect();
+    times.push(present.into_iter().map(|row| (row, -1)).collect());
+    times
+}
+
+#[test]
+fn aggregates_live_on_through_the_store_alone() {
+    for (seed, keys) in (0..6).flat_map(|seed| [(seed, vec![0]), (seed, vec![])]) {
+        let (mut store, mut unused) = (MemoryBackend::default(), MemoryBackend::default());
+        let mut hot = aggregate(&keys, false);
+        open(&mut hot, &mut unused);
+        let mut shown: BTreeMap<String, i64> = BTreeMap::new();
+        let times = history(seed);
+        for (time, rows) in times.iter().enumerate() {
+            let mut cold = aggregate(&keys, true);
+            open(&mut cold, &mut store);
+            let expected = close(&mut hot, &mut unused, time as u64, rows);
+            let found = close(&mut cold, &mut store, time as u64, rows);
+            assert_eq!(consolidated(&found), consolidated(&expected), "seed {seed}, time {time}, keys {keys:?}");
+            cold.barrier(&mut Context { backend: &mut store, deadline: soon() }).expect("stores");
+            for (row, diff) in consolidated(&found) {
+                *shown.entry(row).or_insert(0) += diff;
+            }
+            shown.retain(|_, diff| *diff != 0);
+            assert!(shown.values().all(|diff| *diff == 1), "one row a group: {shown:?}");
+        }
+        // Everything was taken back: no group is left, but the global one, and no state.
+        let left = usize::from(keys.is_empty());
+        assert_eq!(shown.len(), left);
+        assert_eq!(store.entries(OperatorId::of("public.v", "root")), left);
+    }
+}
+
+#[test]
+fn a_retraction_of_nothing_is_an_error() {
+    let mut store = MemoryBackend::default();
+    let mut operator = aggregate(&[0], false);
+    open(&mut operator, &mut store);
+    chunk(&[((Some(1), Some(1), None, None), -1)]).into_iter().for_each(|c| operator.push(c).expect("takes it"));
+    let mut context = Context { backend: &mut store, deadline: soon() };
+    assert!(operator.close(Time::from_millis(1), &mut Vec::new(), &mut context).is_err());
+}
+
+fn arrangement(key: &[usize], track: bool) -> Arrangement {
+    let layout = Layout::new(input(), key).expect("can be kept");
+    Arrangement::new(OperatorId::of("public.v", "rows"), layout, Time::ZERO, track)
+}
+
+/// All rows at a time, read in pages of one key.
+fn read(arrangement: &Arrangement, time: Time) -> Vec<String> {
+    let selection = Selection { projection: vec![0, 1, 2, 3], predicate: None };
+    let (mut rows, mut start): (Vec<String>, Option<Cursor>) = (Vec::new(), None);
+    loop {
+        let (batch, next) = arrangement.page(time, start.as_ref(), 1, soon(), &selection).expect("readable");
+        rows.extend(print(&batch));
+        match next {
+            Some(next) => start = Some(next),
+            None => break,
+        }
+    }
+    rows.sort_unstable();
+    rows
+}
+
+#[test]
+fn every_kept_time_reads_as_it_was_also_while_the_next_is_half_applied() {
+    for seed in 0..2 {
+        let mut unused = MemoryBackend::default();
+        let mut hot = arrangement(&[], false);
+        let mut model: BTreeMap<String, i64> = BTreeMap::new();
+        let mut pasts: Vec<(Time, Vec<String>)> = Vec::new();
+        for (time, rows) in history(seed).iter().enumerate() {
+            let time = Time::from_millis(time as u64 + 1);
+            chunk(rows).into_iter().for_each(|c| hot.push(c).expect("takes it"));
+            loop {
+                let mut context = Context { backend: &mut unused, deadline: Instant::now() };
+                let step = hot.close(time, &mut Vec::new(), &mut context).expect("closes");
+                for (past, expected) in &pasts {
+                    assert_eq!(&read(&hot, *past), expected, "seed {seed}, at {past} while closing {time}");
+                }
+                if step == Step::Done {
+                    break;
+                }
+            }
+            for (row, diff) in consolidated(&chunk(rows)) {
+                *model.entry(row).or_insert(0) += diff;
+            }
+            let rows = model.iter().flat_map(|(row, n)| std::iter::repeat_n(row.clone(), *n as usize)).collect();
+            pasts.push((time, rows));
+            let (_, newest) = pasts.last().expect("just pushed");
+            assert_eq!(&read(&hot, time), newest);
+        }
+        // A hold keeps its past and no more.
+        let held = Time::from_millis(12);
+        hot.advance(Time::from_millis(5_000));
+        hot.forget(Some(held));
+        assert_eq!(read(&hot, held), pasts[11].1);
+        let selection = Selection { projection: vec![0], predicate: None };
+        let error = hot.page(Time::from_millis(3), None, 10, soon(), &selection).expect_err("given up");
+        assert_eq!(error.code().code(), "72000");
+    }
+}
+
+#[test]
+fn arrangements_live_on_through_the_store_alone() {
+    let mut store = MemoryBackend::default();
+    let mut unused = MemoryBackend::default();
+    let mut hot = arrangement(&[], false);
+    for (time, rows) in history(9).iter().enumerate() {
+        let time = time as u64 + 1;
+        let mut cold = arrangement(&[], true);
+        open(&mut cold, &mut store);
+        close(&mut hot, &mut unused, time, rows);
+        close(&mut cold, &mut store, time, rows);
+        assert_eq!(read(&cold, Time::from_millis(time)), read(&hot, Time::from_millis(time)), "time {time}");
+        cold.barrier(&mut Context { backend: &mut store, deadline: soon() }).expect("stores");
+    }
+    assert_eq!(store.entries(OperatorId::of("public.v", "rows")), 0);
+}
+
+#[test]
+fn a_unique_key_with_two_rows_is_an_error() {
+    let mut store = MemoryBackend::default();
+    let mut keyed = arrangement(&[0], false);
+    close(&mut keyed, &mut store, 1, &[((Some(1), Some(1), None, None), 1)]);
+    close(&mut keyed, &mut store, 2, &[((Some(1), Some(2), None, None), 1), ((Some(1), Some(1), None, None), -1)]);
+    assert_eq!(read(&keyed, Time::from_millis(2)), vec!["k1 2 ∅ ∅"]);
+    keyed.push(chunk(&[((Some(1), Some(3), None, None), 1)]).remove(0)).expect("takes it");
+    let mut context = Context { backend: &mut store, deadline: soon() };
+    assert!(keyed.close(Time::from_millis(3), &mut Vec::new(), &mut context).is_err());
+}

@@ -1,0 +1,125 @@
+"""Amounts move between accounts while others add them up: no sum is ever off."""
+
+import random
+import threading
+import time
+from collections import Counter
+
+from harness import LONG, rows
+
+ACCOUNTS = 1_000
+INITIAL = 100
+BRANCHES = 16
+WRITERS = 4
+READERS = 4
+SECONDS = 60 if LONG else 15
+TRANSFERS_MIN = 5_000 if LONG else 500
+READS_MIN = 1_000 if LONG else 100
+TOTAL = ACCOUNTS * INITIAL
+
+
+class Run:
+    """What the clients share."""
+
+    def __init__(self, server, seed):
+        self.server = server
+        self.seed = seed
+        self.deadline = time.monotonic() + SECONDS
+        self.failures = []
+        self.transfers = 0
+        self.reads = 0
+        self.moved = Counter()
+        self.distributions = set()
+        self.lock = threading.Lock()
+
+    def client(self, work, number):
+        try:
+            work(number)
+        except BaseException as error:
+            self.failures.append(f"{work.__name__} {number}: {error!r}")
+
+    def going(self):
+        return time.monotonic() < self.deadline and not self.failures
+
+    def writer(self, number):
+        choose = random.Random(self.seed * 100 + number)
+        moved = Counter()
+        done = 0
+        with self.server.connect() as connection:
+            while self.going():
+                giver, taker = choose.sample(range(ACCOUNTS), 2)
+                amount = choose.randint(1, 50)
+                answer = connection.execute(
+                    f"UPDATE accounts SET amount = amount + CASE WHEN id = {giver} THEN -{amount} ELSE {amount} END"
+                    f" WHERE id IN ({giver}, {taker})"
+                )
+                assert answer.statusmessage == "UPDATE 2", answer.statusmessage
+                moved[giver] -= amount
+                moved[taker] += amount
+                done += 1
+        with self.lock:
+            self.transfers += done
+            for account, amount in moved.items():
+                self.moved[account] += amount
+
+    def psql_reader(self, _):
+        query = (
+            "SELECT (SELECT sum(total) FROM by_branch), (SELECT sum(accounts) FROM by_branch),"
+            " (SELECT total FROM whole), (SELECT accounts FROM whole), (SELECT sum(amount) FROM accounts)"
+        )
+        done = 0
+        with self.server.connect() as connection:
+            while self.going():
+                answer = rows(connection, query)
+                assert answer == [(TOTAL, ACCOUNTS, TOTAL, ACCOUNTS, TOTAL)], answer
+                done += 1
+        with self.lock:
+            self.reads += done
+
+    def arrow_reader(self, number):
+        done = 0
+        while self.going():
+            if (done + number) % 2:
+                table = self.server.arrow("by_branch")
+                totals = table["total"].to_pylist()
+                with self.lock:
+                    self.distributions.add(tuple(sorted(totals)))
+            else:
+                table = self.server.arrow("whole")
+                totals = table["total"].to_pylist()
+            assert sum(totals) == TOTAL, totals
+            assert sum(table["accounts"].to_pylist()) == ACCOUNTS, table
+            done += 1
+        with self.lock:
+            self.reads += done
+
+
+def test_no_sum_is_ever_off(server):
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    with server.connect() as connection:
+        connection.execute("CREATE TABLE accounts (id bigint PRIMARY KEY, branch int NOT NULL, amount bigint NOT NULL)")
+        values = ", ".join(f"({id}, {id % BRANCHES}, {INITIAL})" for id in range(ACCOUNTS))
+        connection.execute(f"INSERT INTO accounts VALUES {values}")
+        connection.execute(
+            "CREATE MATERIALIZED VIEW by_branch AS"
+            " SELECT branch, sum(amount) AS total, count(*) AS accounts FROM accounts GROUP BY branch"
+        )
+        connection.execute(
+            "CREATE MATERIALIZED VIEW whole AS SELECT sum(total) AS total, sum(accounts) AS accounts FROM by_branch"
+        )
+    run = Run(server, seed)
+    work = [run.writer] * WRITERS + [run.psql_reader, run.arrow_reader] * (READERS // 2)
+    threads = [threading.Thread(target=run.client, args=(what, n)) for n, what in enumerate(work)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS + 60)
+        assert not thread.is_alive(), "a client hangs"
+    print(f"{run.transfers} transfers, {run.reads} reads in {SECONDS} s")
+    assert run.failures == []
+    with server.connect() as connection:
+        amounts = dict(rows(connection, "SELECT id, amount FROM accounts"))
+    assert amounts == {id: INITIAL + run.moved[id] for id in range(ACCOUNTS)}
+    assert len(run.distributions) > 10, "the readers saw hardly any change"
+    assert run.transfers >= TRANSFERS_MIN and run.reads >= READS_MIN
