@@ -32,6 +32,7 @@ mod session;
 mod settings;
 mod show;
 mod timeline;
+mod yielding;
 
 pub use crate::sql::{Statement, sql_name as type_name};
 pub use api::{Answer, Column, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Tag, ViewInfo};

@@ -17,6 +17,7 @@ use super::coordinator::{Pin, ReadBound};
 use super::database::Engine;
 use super::relations::{Relations, kept_relations};
 use super::scan_exec::with_schema;
+use super::yielding::yielding;
 
 /// An open query.
 pub(crate) struct Opened {
@@ -62,7 +63,7 @@ pub(crate) async fn open(
     if !reads.is_empty() {
         relations.set_pin(Arc::new(engine.coordinator().pin(&reads, bound).await?));
     }
-    let physical = state.create_physical_plan(&plan).await.map_err(crate::engine::error_of)?;
+    let physical = state.create_physical_plan(&plan).await.and_then(yielding).map_err(crate::engine::error_of)?;
     let schema = shown_schema(&physical.schema());
     let rows = execute_stream(physical, state.task_ctx()).map_err(crate::engine::error_of)?;
     let shown = Arc::clone(&schema);
