@@ -20,6 +20,7 @@ use crate::types::{Error, RelationId, Result, Time};
 use super::aggregate_functions;
 use super::api::{Column, EngineConfig, JobInfo, ViewInfo};
 use super::coordinator::{Coordinator, CoordinatorConfig, RelationState};
+use super::query_threads::QueryThreads;
 use super::recovery;
 use super::relations::DATABASE;
 use super::session::Session;
@@ -40,6 +41,7 @@ pub struct Engine {
     ddl: Arc<tokio::sync::Mutex<()>>,
     base_state: Arc<SessionState>,
     closed: CancellationToken,
+    queries: QueryThreads,
 }
 
 /// What writers of one table share.
@@ -90,6 +92,7 @@ impl Engine {
             ddl: Arc::default(),
             base_state: Arc::new(base_state(workers, config.memory_bytes)?),
             closed: CancellationToken::new(),
+            queries: QueryThreads::start(workers)?,
         });
         recovery::recover(&engine, records).await?;
         Ok(engine)
@@ -196,6 +199,11 @@ impl Engine {
 
     pub(crate) fn base_state(&self) -> Arc<SessionState> {
         Arc::clone(&self.base_state)
+    }
+
+    /// The threads that queries compute on.
+    pub(crate) fn query_threads(&self) -> &tokio::runtime::Handle {
+        self.queries.handle()
     }
 
     pub(crate) fn closed(&self) -> &CancellationToken {

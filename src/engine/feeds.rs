@@ -75,7 +75,8 @@ impl Feed {
                 }
                 Ok(FromReader::End) | Err(TryRecvError::Disconnected) => {
                     self.finished = true;
-                    taken.input.done = true;
+                    // Only a catch-up is told of its end: jobs wait for that to be level.
+                    taken.input.done = matches!(self.id, FeedId::CatchUp(..));
                     return Some(taken);
                 }
                 Ok(FromReader::Failed(error)) => {

@@ -3,15 +3,16 @@
 use std::future::Future;
 use std::time::Duration;
 
-use datafusion::common::runtime::SpawnedTask;
 use datafusion::error::DataFusionError;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::StreamExt;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::query_threads::Task;
 use crate::types::{Error, Result, SqlState};
 
 /// Batches that a query computes ahead of its reader.
@@ -26,12 +27,19 @@ pub(crate) struct Interrupt {
     cancel: CancellationToken,
     closed: CancellationToken,
     deadline: Option<Instant>,
+    queries: Handle,
 }
 
 impl Interrupt {
-    /// Watches a user's token, the server's, and a time limit that begins now.
-    pub(crate) fn new(cancel: CancellationToken, closed: CancellationToken, timeout: Option<Duration>) -> Interrupt {
-        Interrupt { cancel, closed, deadline: timeout.map(|timeout| Instant::now() + timeout) }
+    /// Watches a user's token, the server's, and a time limit that begins now. What computes for long
+    /// runs on the threads of `queries`.
+    pub(crate) fn new(
+        cancel: CancellationToken,
+        closed: CancellationToken,
+        timeout: Option<Duration>,
+        queries: &Handle,
+    ) -> Interrupt {
+        Interrupt { cancel, closed, deadline: timeout.map(|timeout| Instant::now() + timeout), queries: queries.clone() }
     }
 
     /// Waits until there is a reason to stop. Cancel safe.
@@ -79,7 +87,7 @@ impl Interrupt {
         &self,
         future: impl Future<Output = Result<T>> + Send + 'static,
     ) -> Result<T> {
-        let task = SpawnedTask::spawn(future);
+        let task = Task::spawn(&self.queries, future);
         self.guard(async { task.await.unwrap_or_else(|error| Err(Error::internal(format!("a task ended: {error}")))) })
             .await
     }
@@ -112,7 +120,7 @@ impl Interrupt {
     pub(crate) fn stream(&self, mut rows: SendableRecordBatchStream) -> SendableRecordBatchStream {
         let schema = rows.schema();
         let (sender, receiver) = mpsc::channel(BATCHES_AHEAD_MAX);
-        let task = SpawnedTask::spawn(async move {
+        let task = Task::spawn(&self.queries, async move {
             while let Some(batch) = rows.next().await {
                 if sender.send(batch).await.is_err() {
                     break;
@@ -152,7 +160,7 @@ mod tests {
 
     fn interrupt(timeout: Option<Duration>) -> (CancellationToken, Interrupt) {
         let cancel = CancellationToken::new();
-        (cancel.clone(), Interrupt::new(cancel, CancellationToken::new(), timeout))
+        (cancel.clone(), Interrupt::new(cancel, CancellationToken::new(), timeout, &Handle::current()))
     }
 
     #[tokio::test]

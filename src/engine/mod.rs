@@ -22,6 +22,7 @@ mod feeds;
 mod installed;
 mod interrupt;
 mod lookup;
+mod query_threads;
 mod read;
 mod recovery;
 mod relations;

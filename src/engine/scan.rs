@@ -55,7 +55,7 @@ impl Engine {
             Some(time) => ReadBound::At(time),
             None => ReadBound::Latest { at_least: self.last_write() },
         };
-        let interrupt = Interrupt::new(CancellationToken::new(), self.closed().clone(), None);
+        let interrupt = Interrupt::new(CancellationToken::new(), self.closed().clone(), None, self.query_threads());
         let pin = Arc::new(interrupt.guard(self.coordinator().pin(&[object.id], bound)).await?);
         let time = pin.time();
         let row_schema: SchemaRef = Arc::new(schema.project(&columns)?);
