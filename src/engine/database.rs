@@ -153,7 +153,10 @@ impl Engine {
         job.since_millis = status.since_millis;
         job.rows_in = status.rows_in;
         job.rows_out = status.rows_out;
-        job.lag_millis = latest.as_millis().saturating_sub(status.upper.as_millis());
+        // A source keeps no rows that could be late: what reads it has the lag.
+        if !object.is_external() {
+            job.lag_millis = latest.as_millis().saturating_sub(status.upper.as_millis());
+        }
         Some(job)
     }
 

@@ -76,9 +76,14 @@ impl Relations {
 
     /// A state for planning in which the statement's names resolve.
     pub(crate) fn state(&self) -> SessionState {
-        SessionStateBuilder::new_from_existing(self.base.as_ref().clone())
+        let mut state = SessionStateBuilder::new_from_existing(self.base.as_ref().clone())
             .with_catalog_list(Arc::new(Database(self.clone())))
-            .build()
+            .build();
+        // The time that now() gives, for the whole statement.
+        if self.depth == 0 {
+            state.mark_start_execution();
+        }
+        state
     }
 
     /// The version of the catalog.
@@ -133,13 +138,13 @@ impl Relations {
 impl sql::Resolver for Relations {
     fn relation(&self, table: &TableReference) -> Option<RelationInfo> {
         let object = self.catalog.find(table.schema(), table.table())?;
-        let external = object.is_external();
         Some(RelationInfo {
             id: object.id,
             schema: object.row_schema()?,
             key: object.key().to_vec(),
             append_only: object.append_only(),
-            bounded: !external,
+            // Tables and views are what they are, and a file has an end.
+            bounded: true,
         })
     }
 }

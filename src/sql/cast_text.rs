@@ -191,6 +191,165 @@ pub(crate) fn interval_to_text(value: IntervalMonthDayNano) -> String {
     parts.join(" ")
 }
 
+/// Reads an interval in the form that [`interval_to_text`] writes: numbers with units, and a time of
+/// day. `None` for other forms.
+pub(crate) fn interval_from_text(text: &str) -> Option<IntervalMonthDayNano> {
+    let (mut months, mut days, mut nanos) = (0_i32, 0_i32, 0_i64);
+    let mut words = text.split_whitespace();
+    while let Some(word) = words.next() {
+        if word.contains(':') {
+            nanos = nanos.checked_add(time_of_interval(word)?)?;
+            continue;
+        }
+        let number: i32 = word.parse().ok()?;
+        match words.next()?.to_lowercase().as_str() {
+            "year" | "years" => months = months.checked_add(number.checked_mul(12)?)?,
+            "mon" | "mons" | "month" | "months" => months = months.checked_add(number)?,
+            "day" | "days" => days = days.checked_add(number)?,
+            _ => return None,
+        }
+    }
+    Some(IntervalMonthDayNano::new(months, days, nanos))
+}
+
+/// `[-]hours:minutes[:seconds[.fraction]]` in nanoseconds.
+fn time_of_interval(word: &str) -> Option<i64> {
+    let (sign, size) = match word.strip_prefix('-') {
+        Some(size) => (-1, size),
+        None => (1, word.strip_prefix('+').unwrap_or(word)),
+    };
+    let whole = |digits: &str| -> Option<i64> {
+        digits.bytes().all(|byte| byte.is_ascii_digit()).then(|| digits.parse().ok()).flatten()
+    };
+    let mut parts = size.split(':');
+    let (hours, minutes) = (whole(parts.next()?)?, whole(parts.next()?)?);
+    let (seconds, fraction) = match parts.next() {
+        Some(seconds) => seconds.split_once('.').unwrap_or((seconds, "0")),
+        None => ("0", "0"),
+    };
+    let seconds = whole(seconds)?;
+    if parts.next().is_some() || minutes > 59 || seconds > 59 || fraction.len() > 6 {
+        return None;
+    }
+    let micros = whole(&format!("{fraction:0<6}"))?;
+    let total = hours.checked_mul(3600)?.checked_add(minutes * 60 + seconds)?;
+    total.checked_mul(1_000_000)?.checked_add(micros)?.checked_mul(1000)?.checked_mul(sign)
+}
+
+/// An array's elements between braces, quoted where they would be read otherwise; `nested` ones are
+/// arrays themselves.
+pub(crate) fn array_to_text<'a>(elements: impl Iterator<Item = Option<&'a str>>, nested: bool) -> String {
+    let mut text = String::from("{");
+    for (at, element) in elements.enumerate() {
+        if at > 0 {
+            text.push(',');
+        }
+        let special = |character: char| matches!(character, '{' | '}' | ',' | '"' | '\\') || character.is_whitespace();
+        match element {
+            None => text.push_str("NULL"),
+            Some(element)
+                if nested
+                    || !element.is_empty() && !element.eq_ignore_ascii_case("null") && !element.contains(special) =>
+            {
+                text.push_str(element);
+            }
+            Some(element) => {
+                text.push('"');
+                for character in element.chars() {
+                    if matches!(character, '"' | '\\') {
+                        text.push('\\');
+                    }
+                    text.push(character);
+                }
+                text.push('"');
+            }
+        }
+    }
+    text.push('}');
+    text
+}
+
+/// Reads the elements of an array; those of a `nested` one are arrays as text.
+pub(crate) fn array_from_text(text: &str, nested: bool) -> Option<Vec<Option<String>>> {
+    let inside = text.trim().strip_prefix('{')?.strip_suffix('}')?;
+    let mut elements = Vec::new();
+    let mut characters = inside.chars().peekable();
+    let space = |characters: &mut std::iter::Peekable<std::str::Chars<'_>>| {
+        while characters.next_if(|character| character.is_whitespace()).is_some() {}
+    };
+    space(&mut characters);
+    if characters.peek().is_none() {
+        return Some(elements);
+    }
+    loop {
+        space(&mut characters);
+        let mut element = String::new();
+        match characters.peek()? {
+            '{' if nested => {
+                let (mut depth, mut quoted) = (0_usize, false);
+                loop {
+                    let character = characters.next()?;
+                    element.push(character);
+                    match character {
+                        '\\' => element.push(characters.next()?),
+                        '"' => quoted = !quoted,
+                        '{' if !quoted => depth += 1,
+                        '}' if !quoted => depth -= 1,
+                        _ => {}
+                    }
+                    if depth == 0 {
+                        break;
+                    }
+                }
+                elements.push(Some(element));
+            }
+            '"' if !nested => {
+                let _ = characters.next();
+                loop {
+                    match characters.next()? {
+                        '"' => break,
+                        '\\' => element.push(characters.next()?),
+                        character => element.push(character),
+                    }
+                }
+                elements.push(Some(element));
+            }
+            _ => {
+                let mut escaped = false;
+                let mut kept = 0;
+                while let Some(character) = characters.next_if(|character| *character != ',') {
+                    match character {
+                        '{' | '}' | '"' => return None,
+                        '\\' => {
+                            escaped = true;
+                            element.push(characters.next()?);
+                            kept = element.len();
+                        }
+                        character => {
+                            element.push(character);
+                            if !character.is_whitespace() {
+                                kept = element.len();
+                            }
+                        }
+                    }
+                }
+                element.truncate(kept);
+                let null = !escaped && element.eq_ignore_ascii_case("null");
+                if element.is_empty() || nested && !null {
+                    return None;
+                }
+                elements.push((!null).then_some(element));
+            }
+        }
+        space(&mut characters);
+        match characters.next() {
+            None => return Some(elements),
+            Some(',') => {}
+            Some(_) => return None,
+        }
+    }
+}
+
 /// `\x` and hexadecimal digits.
 pub(crate) fn bytes_to_text(bytes: &[u8]) -> String {
     use std::fmt::Write;
@@ -290,6 +449,11 @@ mod tests {
         assert_eq!(timestamp_to_text(-1, false).expect("a time"), "1969-12-31 23:59:59.999999");
         let interval = IntervalMonthDayNano::new(14, 3, 3_600_000_000_000);
         assert_eq!(interval_to_text(interval), "1 year 2 mons 3 days 01:00:00");
+        for text in ["1 year 2 mons 3 days 04:05:06.5", "-1 days 02:00:00", "-00:00:01", "100:00:00", "00:00:00.000001"]
+        {
+            assert_eq!(interval_from_text(text).map(interval_to_text).as_deref(), Some(text), "{text}");
+        }
+        assert_eq!(interval_from_text("1 week 00:99"), None);
         assert_eq!(bytes_to_text(&[1, 255]), "\\x01ff");
     }
 

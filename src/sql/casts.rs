@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, FixedSizeBinaryArray, PrimitiveArray, StringArray};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, FixedSizeBinaryArray, ListArray, PrimitiveArray, StringArray,
+};
+use arrow::buffer::OffsetBuffer;
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{
-    ArrowPrimitiveType, DataType, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
-    IntervalMonthDayNanoType, Time64MicrosecondType, TimestampMicrosecondType, i256,
+    ArrowPrimitiveType, DataType, Decimal128Type, FieldRef, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type,
+    IntervalMonthDayNanoType, IntervalUnit, Time64MicrosecondType, TimestampMicrosecondType, i256,
 };
 use arrow::error::ArrowError;
 use arrow::util::display::FormatOptions;
@@ -18,8 +21,9 @@ use datafusion::logical_expr::{
 
 use super::arithmetic::{divide_rounded, out_of_range};
 use super::cast_text::{
-    bytes_from_text, bytes_to_text, double_to_text, interval_to_text, numeric_from_text, numeric_to_text, real_to_text,
-    time_to_text, timestamp_to_text, uuid_from_text, uuid_to_text,
+    array_from_text, array_to_text, bytes_from_text, bytes_to_text, double_to_text, interval_from_text,
+    interval_to_text, numeric_from_text, numeric_to_text, real_to_text, time_to_text, timestamp_to_text,
+    uuid_from_text, uuid_to_text,
 };
 use super::errors::{from_arrow, to_arrow, to_datafusion};
 use super::types::sql_name;
@@ -32,6 +36,13 @@ pub(crate) const NAME: &str = "pg_cast";
 pub fn cast(expression: Expr, from: &DataType, to: &DataType) -> Expr {
     if from == to {
         return expression;
+    }
+    // A null array, where DataFusion would make an array of a null.
+    if *from == DataType::Null
+        && matches!(to, DataType::List(_))
+        && let Ok(null) = ScalarValue::try_from(to)
+    {
+        return Expr::Literal(null, None);
     }
     if is_ours(from, to) {
         let function = PgCast { target: to.clone(), signature: Signature::any(1, Volatility::Immutable) };
@@ -49,7 +60,8 @@ fn is_text(data_type: &DataType) -> bool {
 fn is_ours(from: &DataType, to: &DataType) -> bool {
     use DataType::*;
     match (from, to) {
-        (from, to) if is_text(from) => !is_text(to) && !matches!(to, List(_) | Struct(_) | Map(..) | Null),
+        (from, to) if is_text(from) => !is_text(to) && !matches!(to, Struct(_) | Map(..) | Null),
+        (List(_), Utf8) => true,
         (
             Float32 | Float64 | Decimal128(..) | Timestamp(..) | Time64(_) | Interval(_) | Binary | FixedSizeBinary(16),
             Utf8,
@@ -147,6 +159,7 @@ pub fn cast_array(values: &ArrayRef, to: &DataType) -> Result<ArrayRef, Error> {
         (DataType::Interval(arrow::datatypes::IntervalUnit::MonthDayNano), DataType::Utf8) => {
             texts::<IntervalMonthDayNanoType>(values, |value| Ok(interval_to_text(value)))
         }
+        (DataType::List(_), DataType::Utf8) => return array_texts(values),
         (DataType::Binary, DataType::Utf8) => {
             let texts: StringArray = values.as_binary::<i32>().iter().map(|bytes| bytes.map(bytes_to_text)).collect();
             Ok(Arc::new(texts) as ArrayRef)
@@ -316,6 +329,50 @@ fn rescaled(
     Ok(Arc::new(values.with_precision_and_scale(precision, wanted)?))
 }
 
+/// Arrays as text: their elements' texts between braces.
+fn array_texts(values: &ArrayRef) -> Result<ArrayRef, Error> {
+    let lists = values.as_list::<i32>();
+    let mut texts = Vec::with_capacity(lists.len());
+    for list in lists.iter() {
+        let Some(elements) = list else {
+            texts.push(None);
+            continue;
+        };
+        let nested = matches!(elements.data_type(), DataType::List(_));
+        let words = if let Some(booleans) = elements.as_boolean_opt() {
+            let words: StringArray =
+                booleans.iter().map(|value| value.map(|value| if value { "t" } else { "f" })).collect();
+            Arc::new(words) as ArrayRef
+        } else {
+            cast_array(&elements, &DataType::Utf8)?
+        };
+        texts.push(Some(array_to_text(words.as_string::<i32>().iter(), nested)));
+    }
+    Ok(Arc::new(StringArray::from(texts)))
+}
+
+fn arrays_from_text(texts: &StringArray, element: &FieldRef, to: &DataType) -> Result<ArrayRef, Error> {
+    let nested = matches!(element.data_type(), DataType::List(_));
+    let mut words: Vec<Option<String>> = Vec::new();
+    let mut lengths = Vec::with_capacity(texts.len());
+    for text in texts {
+        let before = words.len();
+        if let Some(text) = text {
+            let malformed = || {
+                Error::new(SqlState::InvalidText, format!("malformed array literal: \"{text}\""))
+                    .detail(format!("It is to be a value of type {}, such as {{a,b,NULL}}.", sql_name(to)))
+            };
+            words.extend(array_from_text(text, nested).ok_or_else(malformed)?);
+        }
+        lengths.push(words.len() - before);
+    }
+    let words: ArrayRef = Arc::new(StringArray::from(words));
+    let elements = cast_array(&words, element.data_type())?;
+    let list =
+        ListArray::try_new(Arc::clone(element), OffsetBuffer::from_lengths(lengths), elements, texts.nulls().cloned());
+    Ok(Arc::new(list.map_err(|error| from_arrow(&error))?))
+}
+
 fn invalid(text: &str, to: &DataType) -> Error {
     Error::new(SqlState::InvalidText, format!("invalid input syntax for type {}: \"{text}\"", sql_name(to)))
 }
@@ -341,15 +398,40 @@ fn from_text(texts: &StringArray, to: &DataType) -> Result<ArrayRef, Error> {
             )
         })
     }
+    /// True when the text's number is too large or too small for the type.
+    fn lost(text: &str, zero: bool, infinite: bool) -> bool {
+        let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
+        let digits = mantissa.bytes().any(|byte| byte.is_ascii_digit());
+        infinite && digits || zero && mantissa.bytes().any(|byte| matches!(byte, b'1'..=b'9'))
+    }
+    let beyond = |text: &str, to: &DataType| {
+        let message = format!("\"{}\" is out of range for type {}", text.trim(), sql_name(to));
+        Error::new(SqlState::NumericOutOfRange, message)
+    };
     Ok(match to {
         DataType::Int16 => Arc::new(parsed::<Int16Type>(texts, |text| integer(text, to))?),
         DataType::Int32 => Arc::new(parsed::<Int32Type>(texts, |text| integer(text, to))?),
         DataType::Int64 => Arc::new(parsed::<Int64Type>(texts, |text| integer(text, to))?),
-        DataType::Float32 => {
-            Arc::new(parsed::<Float32Type>(texts, |text| text.trim().parse().map_err(|_| invalid(text, to)))?)
-        }
-        DataType::Float64 => {
-            Arc::new(parsed::<Float64Type>(texts, |text| text.trim().parse().map_err(|_| invalid(text, to)))?)
+        DataType::Float32 => Arc::new(parsed::<Float32Type>(texts, |text| {
+            let value: f32 = text.trim().parse().map_err(|_| invalid(text, to))?;
+            if lost(text, value == 0.0, value.is_infinite()) { Err(beyond(text, to)) } else { Ok(value) }
+        })?),
+        DataType::Float64 => Arc::new(parsed::<Float64Type>(texts, |text| {
+            let value: f64 = text.trim().parse().map_err(|_| invalid(text, to))?;
+            if lost(text, value == 0.0, value.is_infinite()) { Err(beyond(text, to)) } else { Ok(value) }
+        })?),
+        DataType::List(element) => arrays_from_text(texts, element, to)?,
+        DataType::Interval(IntervalUnit::MonthDayNano) if texts.iter().flatten().any(|text| text.contains(':')) => {
+            Arc::new(parsed::<IntervalMonthDayNanoType>(texts, |text| match interval_from_text(text) {
+                Some(value) => Ok(value),
+                // What is not of that form may be of another.
+                None => {
+                    let one: ArrayRef = Arc::new(StringArray::from(vec![text.trim()]));
+                    let values = cast_with_options(&one, to, &LENIENT).map_err(|error| from_arrow(&error))?;
+                    let values = values.as_primitive::<IntervalMonthDayNanoType>();
+                    if values.is_null(0) { Err(invalid(text, to)) } else { Ok(values.value(0)) }
+                }
+            })?)
         }
         DataType::Decimal128(precision, scale) => {
             let values = parsed::<Decimal128Type>(texts, |text| numeric_from_text(text, *precision, *scale))?;
@@ -447,6 +529,38 @@ mod tests {
         let error = text(&["12345.6"], &DataType::Decimal128(5, 1)).expect_err("too large");
         assert_eq!(error.message(), "numeric field overflow");
         assert_eq!(text(&["maybe"], &DataType::Boolean).expect_err("no boolean").code(), SqlState::InvalidText);
+    }
+
+    #[test]
+    fn arrays_are_read_and_written_as_in_postgresql() {
+        let list = |data_type| DataType::List(Arc::new(arrow::datatypes::Field::new_list_field(data_type, true)));
+        let numbers = text(&["{1,2,3}", "{}", " { 4 , NULL } "], &list(DataType::Int32)).expect("arrays");
+        let back = cast_array(&numbers, &DataType::Utf8).expect("texts");
+        assert_eq!(back.as_string::<i32>(), &StringArray::from(vec!["{1,2,3}", "{}", "{4,NULL}"]));
+        let words = ["{a,\"b c\",\"\",\"NULL\",\"q\\\"\\\\\"}"];
+        let texts = text(&words, &list(DataType::Utf8)).expect("arrays");
+        let first = texts.as_list::<i32>().value(0);
+        assert_eq!(first.as_string::<i32>(), &StringArray::from(vec!["a", "b c", "", "NULL", "q\"\\"]));
+        assert_eq!(cast_array(&texts, &DataType::Utf8).expect("texts").as_string::<i32>().value(0), words[0]);
+        let nested = text(&["{{1,2},{3}}"], &list(list(DataType::Int16))).expect("arrays");
+        assert_eq!(cast_array(&nested, &DataType::Utf8).expect("texts").as_string::<i32>().value(0), "{{1,2},{3}}");
+        for bad in ["1,2", "{1,2", "{1,,2}", "{1}}", "{\"a}", "{a\"b\"}", "{{1}}"] {
+            assert_eq!(text(&[bad], &list(DataType::Int32)).expect_err(bad).code(), SqlState::InvalidText, "{bad}");
+        }
+        let nulls: ArrayRef = Arc::new(StringArray::from(vec![None::<&str>]));
+        assert!(cast_array(&nulls, &list(DataType::Int32)).expect("arrays").is_null(0));
+    }
+
+    #[test]
+    fn a_double_beyond_its_range_is_an_error() {
+        for bad in ["1e400", "-1e400", "1e-400"] {
+            let error = text(&[bad], &DataType::Float64).expect_err(bad);
+            assert_eq!(error.code(), SqlState::NumericOutOfRange);
+            assert_eq!(error.message(), format!("\"{bad}\" is out of range for type double precision"));
+        }
+        let fine = text(&["Infinity", "-inf", "0e999", "NaN"], &DataType::Float64).expect("doubles");
+        assert_eq!(fine.as_primitive::<Float64Type>().value(0), f64::INFINITY);
+        assert_eq!(text(&["1e40"], &DataType::Float32).expect_err("a real").code(), SqlState::NumericOutOfRange);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use arrow::error::ArrowError;
 use datafusion::common::{Column, SchemaError};
 use datafusion::error::DataFusionError;
-use sqlparser::ast::{Expr, Ident, ObjectName, Spanned, Visit, Visitor};
+use sqlparser::ast::{Expr, Ident, ObjectName, OrderByKind, Query, Spanned, Value, ValueWithSpan, Visit, Visitor};
 
 use super::reader::fold;
 use super::tokens::position;
@@ -245,6 +245,13 @@ fn from_plan(text: &str) -> Error {
         return Error::new(SqlState::SyntaxError, "VALUES lists must all be the same length")
             .hint("Give each row the same number of values.");
     }
+    if let Some(number) = between(text, "Order by column out of bounds, specified: ", ",") {
+        return Error::new(
+            SqlState::InvalidColumnReference,
+            format!("ORDER BY position {number} is not in select list"),
+        )
+        .hint("A number in ORDER BY counts the SELECT's columns from 1.");
+    }
     if text.contains("Cannot find column with position") || text.contains("position") && text.contains("ORDER BY") {
         return Error::new(SqlState::InvalidColumnReference, first_line(text))
             .hint("A number in ORDER BY or GROUP BY counts the SELECT's columns from 1.");
@@ -262,6 +269,13 @@ fn from_plan(text: &str) -> Error {
 
 fn from_execution(text: &str) -> Error {
     let lower = text.to_lowercase();
+    if lower.contains("subquery returned more than one row") {
+        return Error::new(
+            SqlState::CardinalityViolation,
+            "more than one row returned by a subquery used as an expression",
+        )
+        .hint("Aggregate in the subquery, or give it LIMIT 1.");
+    }
     if lower.contains("divide by zero") || lower.contains("division by zero") {
         Error::new(SqlState::DivisionByZero, "division by zero")
     } else if lower.contains("overflow") || lower.contains("out of range") {
@@ -309,6 +323,11 @@ pub(crate) fn locate<T: Visit>(error: Error, query: &T) -> Error {
         return error;
     }
     let message = error.message().to_owned();
+    if let Some(number) = between(&message, "ORDER BY position ", " is not") {
+        let mut search = OrderSearch { number: number.to_owned(), found: None };
+        let _ = query.visit(&mut search);
+        return error.position_or(search.found);
+    }
     let quoted = between(&message, "\"", "\"")
         .or_else(|| between(&message, "column ", " does not exist"))
         .or_else(|| between(&message, "function ", "("))
@@ -331,6 +350,31 @@ impl Search {
         if identifiers.last().is_some_and(|identifier| fold(identifier) == self.name) {
             self.found = at;
             return ControlFlow::Break(());
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Looks for a number in an ORDER BY.
+struct OrderSearch {
+    number: String,
+    found: Option<usize>,
+}
+
+impl Visitor for OrderSearch {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+        let Some(OrderByKind::Expressions(expressions)) = query.order_by.as_ref().map(|order| &order.kind) else {
+            return ControlFlow::Continue(());
+        };
+        for key in expressions {
+            if let Expr::Value(ValueWithSpan { value: Value::Number(text, _), span }) = &key.expr
+                && *text == self.number
+            {
+                self.found = position(*span);
+                return ControlFlow::Break(());
+            }
         }
         ControlFlow::Continue(())
     }

@@ -2,13 +2,18 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::DataType;
+use arrow::array::{AsArray, Float64Array};
+use arrow::datatypes::{DataType, Float64Type};
 use datafusion::common::ScalarValue;
 use datafusion::error::Result as DataFusionResult;
-use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion::logical_expr::{
+    ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
+};
 
+use super::errors::to_datafusion;
 use super::planner::DEFAULT_SCHEMA;
 use super::reader::DATABASE;
+use crate::types::Error;
 
 /// The functions, to be registered over DataFusion's.
 pub(crate) fn all() -> Vec<Arc<ScalarUDF>> {
@@ -25,6 +30,45 @@ pub(crate) fn all() -> Vec<Arc<ScalarUDF>> {
     .into_iter()
     .map(|function| Arc::new(ScalarUDF::new_from_impl(function)))
     .collect()
+}
+
+/// A double or a real rounded to a whole number, halves to even.
+pub(crate) fn round_to_even(value: Expr) -> Expr {
+    ScalarUDF::new_from_impl(RoundToEven { signature: Signature::any(1, Volatility::Immutable) }).call(vec![value])
+}
+
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct RoundToEven {
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for RoundToEven {
+    fn name(&self) -> &str {
+        "round_to_even"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    // PostgreSQL rounds a real as a double.
+    fn return_type(&self, _types: &[DataType]) -> DataFusionResult<DataType> {
+        Ok(DataType::Float64)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
+        let Some(value) = args.args.first() else {
+            return Err(to_datafusion(Error::internal("a rounding takes one argument")));
+        };
+        let constant = matches!(value, ColumnarValue::Scalar(_));
+        let values = value.to_array(if constant { 1 } else { args.number_rows })?;
+        let values = arrow::compute::cast(&values, &DataType::Float64)?;
+        let rounded: Float64Array = values.as_primitive::<Float64Type>().unary(f64::round_ties_even);
+        if constant {
+            return Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&rounded, 0)?));
+        }
+        Ok(ColumnarValue::Array(Arc::new(rounded)))
+    }
 }
 
 /// A function without arguments that always answers the same text.

@@ -5,20 +5,24 @@
 //! - `+ - * / %` and the sign on numbers are checked (see [`super::arithmetic`]).
 //! - Casts are PostgreSQL's (see [`super::casts`]).
 //! - A date minus a date is a number of days, a timestamp minus a timestamp an interval.
+//! - A number compared with a double, or standing beside one in a CASE or a list, becomes a double.
+//! - A date plus an interval is a timestamp.
+//! - `AT TIME ZONE` takes a zone off a timestamptz and puts one on a timestamp.
 //! - UNION refuses columns whose types PostgreSQL cannot match.
 
 use std::sync::Arc;
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result as DataFusionResult;
+use datafusion::logical_expr::expr::{Case, ScalarFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
 use datafusion::logical_expr::utils::merge_schema;
 use datafusion::logical_expr::{
-    BinaryExpr, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Projection, Union,
-    WindowFunctionDefinition,
+    BinaryExpr, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Operator, Projection, RecursiveQuery, Union,
+    Values, WindowFunctionDefinition,
 };
 
 use sqlparser::ast::BinaryOperator;
@@ -26,8 +30,9 @@ use sqlparser::ast::BinaryOperator;
 use super::arithmetic::{Arithmetic, is_number, negate, undefined_operator};
 use super::casts::cast;
 use super::errors::to_datafusion;
+use super::functions::round_to_even;
 use super::timestamps::timestamp_difference;
-use super::types::sql_name;
+use super::types::{UTC, sql_name};
 use crate::types::{Error, SqlState};
 
 /// Puts the meaning into a plan that has not been analysed.
@@ -44,15 +49,17 @@ fn node_with_meaning(node: LogicalPlan) -> DataFusionResult<LogicalPlan> {
         | LogicalPlan::Subquery(_) => Ok(node),
         LogicalPlan::Values(values) => {
             let empty = DFSchema::empty();
-            let rows = values
-                .values
+            let rows = uncoerced(values)?;
+            let rows = rows
                 .into_iter()
                 .map(|row| row.into_iter().map(|expression| expression_with_meaning(expression, &empty)).collect())
                 .collect::<DataFusionResult<Vec<Vec<Expr>>>>()?;
             LogicalPlanBuilder::values(rows)?.build()
         }
         LogicalPlan::Union(union) => match_branches(union),
+        LogicalPlan::RecursiveQuery(query) => match_terms(query),
         node => {
+            let node = with_double_keys(node)?;
             let schema = merge_schema(&node.inputs());
             let names = NamePreserver::new(&node);
             let rewritten = node.map_expressions(|expression| {
@@ -82,8 +89,42 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                             right: Box::new(right),
                         })),
                     },
+                    None if is_comparison(binary.op) => Transformed::yes(Expr::BinaryExpr(compared(binary, schema)?)),
                     None => Transformed::no(Expr::BinaryExpr(binary)),
                 },
+                Expr::Between(mut between) => {
+                    let operands = vec![*between.expr, *between.low, *between.high];
+                    let [expr, low, high] = <[Expr; 3]>::try_from(as_doubles(operands, schema, Doubles::Compared))
+                        .map_err(|_| to_datafusion(Error::internal("operands of BETWEEN are lost")))?;
+                    (between.expr, between.low, between.high) = (Box::new(expr), Box::new(low), Box::new(high));
+                    Transformed::yes(Expr::Between(between))
+                }
+                Expr::InList(mut list) => {
+                    let mut operands = vec![*list.expr];
+                    operands.append(&mut list.list);
+                    let mut operands = as_doubles(operands, schema, Doubles::Compared).into_iter();
+                    list.expr = Box::new(operands.next().unwrap_or_default());
+                    list.list = operands.collect();
+                    Transformed::yes(Expr::InList(list))
+                }
+                Expr::Case(case) => Transformed::yes(Expr::Case(case_with_meaning(case, schema)?)),
+                Expr::ScalarFunction(call) => Transformed::yes(call_with_meaning(call, schema)),
+                Expr::AggregateFunction(mut call) => {
+                    // What the condition leaves out is not computed, so that it cannot fail.
+                    if let Some(condition) = &call.params.filter {
+                        for argument in &mut call.params.args {
+                            if !matches!(argument, Expr::Column(_) | Expr::Literal(..)) {
+                                let then = std::mem::take(argument);
+                                *argument = Expr::Case(Case {
+                                    expr: None,
+                                    when_then_expr: vec![(condition.clone(), Box::new(then))],
+                                    else_expr: None,
+                                });
+                            }
+                        }
+                    }
+                    Transformed::yes(Expr::AggregateFunction(call))
+                }
                 Expr::Negative(inner) => match inner.get_type(schema) {
                     Ok(data_type) if is_number(&data_type) => Transformed::yes(negate(*inner)),
                     _ => Transformed::no(Expr::Negative(inner)),
@@ -91,6 +132,11 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                 Expr::Cast(inner) => match inner.expr.get_type(schema) {
                     // A text that was cast to text is no longer of an unknown type.
                     Ok(from) if from == *inner.field.data_type() => Transformed::no(Expr::Cast(inner)),
+                    // Only AT TIME ZONE is planned as a cast to nanoseconds.
+                    Ok(from) if let DataType::Timestamp(TimeUnit::Nanosecond, Some(zone)) = inner.field.data_type() => {
+                        let zone = Arc::clone(zone);
+                        Transformed::yes(at_time_zone(*inner.expr, &from, &zone)?)
+                    }
                     Ok(from) => {
                         let to = inner.field.data_type().clone();
                         Transformed::yes(cast(*inner.expr, &from, &to))
@@ -112,6 +158,255 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
             })
         })?
         .data)
+}
+
+/// Where numbers stand together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Doubles {
+    /// As operands: a real and any other number are compared as doubles.
+    Compared,
+    /// As values of one column: a real stays one unless a double is among them.
+    Chosen,
+}
+
+/// The type that numbers with a double or a real among them are brought to.
+fn common_float<'a>(types: impl Iterator<Item = &'a DataType> + Clone, doubles: Doubles) -> Option<DataType> {
+    let mut numbers = types.filter(|data_type| is_number(data_type));
+    let first = numbers.clone().next()?;
+    if numbers.clone().all(|data_type| data_type == first) {
+        return None;
+    }
+    let double = numbers.clone().any(|data_type| *data_type == DataType::Float64);
+    let real = numbers.any(|data_type| *data_type == DataType::Float32);
+    match (double, real, doubles) {
+        (true, _, _) | (_, true, Doubles::Compared) => Some(DataType::Float64),
+        (false, true, Doubles::Chosen) => Some(DataType::Float32),
+        (false, false, _) => None,
+    }
+}
+
+/// Casts numbers to a floating type when one of them has it, as PostgreSQL does; DataFusion would
+/// bring them to a numeric.
+fn as_doubles(expressions: Vec<Expr>, schema: &DFSchema, doubles: Doubles) -> Vec<Expr> {
+    let types: Vec<DataType> =
+        expressions.iter().map(|expression| expression.get_type(schema).unwrap_or(DataType::Null)).collect();
+    let Some(float) = common_float(types.iter(), doubles) else {
+        return expressions;
+    };
+    let typed = expressions.into_iter().zip(&types);
+    typed
+        .map(
+            |(expression, data_type)| {
+                if is_number(data_type) { cast(expression, data_type, &float) } else { expression }
+            },
+        )
+        .collect()
+}
+
+fn is_comparison(operator: Operator) -> bool {
+    use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
+    matches!(operator, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
+}
+
+/// A comparison: numbers by their common type, and none between types that have nothing in common.
+fn compared(binary: BinaryExpr, schema: &DFSchema) -> DataFusionResult<BinaryExpr> {
+    let BinaryExpr { left, op, right } = binary;
+    if let (Ok(a), Ok(b)) = (left.get_type(schema), right.get_type(schema)) {
+        let day = |data_type: &DataType| matches!(category(data_type), 4 | 5 | 6);
+        if is_number(&a) && day(&b) || day(&a) && is_number(&b) {
+            return Err(to_datafusion(undefined_operator(&op.to_string(), &[sql_name(&a), sql_name(&b)])));
+        }
+    }
+    let mut operands = as_doubles(vec![*left, *right], schema, Doubles::Compared).into_iter();
+    let (left, right) = (operands.next().unwrap_or_default(), operands.next().unwrap_or_default());
+    Ok(BinaryExpr { left: Box::new(left), op, right: Box::new(right) })
+}
+
+fn case_with_meaning(mut case: Case, schema: &DFSchema) -> DataFusionResult<Case> {
+    let (whens, thens): (Vec<Expr>, Vec<Expr>) =
+        case.when_then_expr.into_iter().map(|(when, then)| (*when, *then)).unzip();
+    let whens = match case.expr.take() {
+        Some(base) => {
+            let mut operands = vec![*base];
+            operands.extend(whens);
+            let mut operands = as_doubles(operands, schema, Doubles::Compared);
+            let whens = operands.split_off(1);
+            case.expr = operands.pop().map(Box::new);
+            whens
+        }
+        None => {
+            for when in &whens {
+                if let Ok(data_type) = when.get_type(schema)
+                    && is_number(&data_type)
+                {
+                    let error = Error::new(
+                        SqlState::DatatypeMismatch,
+                        format!("argument of CASE/WHEN must be type boolean, not type {}", sql_name(&data_type)),
+                    )
+                    .hint("Compare the value, such as WHEN number <> 0.");
+                    return Err(to_datafusion(error));
+                }
+            }
+            whens
+        }
+    };
+    let count = thens.len();
+    let mut results = thens;
+    results.extend(case.else_expr.take().map(|otherwise| *otherwise));
+    let mut results = as_doubles(results, schema, Doubles::Chosen);
+    case.else_expr = results.split_off(count).pop().map(Box::new);
+    case.when_then_expr = whens.into_iter().zip(results).map(|(when, then)| (Box::new(when), Box::new(then))).collect();
+    Ok(case)
+}
+
+/// `extract(second from …)` and `milliseconds`, with their fractions: the name of a part that
+/// DataFusion counts in whole numbers, how many of them make one, and the result's type.
+fn fractional_part(part: &Expr) -> Option<(i128, DataType)> {
+    let Expr::Literal(ScalarValue::Utf8(Some(name)), _) = part else {
+        return None;
+    };
+    match name.to_lowercase().as_str() {
+        "second" | "seconds" | "sec" | "secs" | "s" => Some((1_000_000, DataType::Decimal128(8, 6))),
+        "millisecond" | "milliseconds" | "msec" | "msecs" | "ms" => Some((1000, DataType::Decimal128(8, 3))),
+        _ => None,
+    }
+}
+
+/// Functions whose arguments have one type, and those that give whole numbers.
+fn call_with_meaning(mut call: ScalarFunction, schema: &DFSchema) -> Expr {
+    match (call.func.name(), call.args.as_slice()) {
+        ("coalesce" | "greatest" | "least" | "make_array", _) => {
+            call.args = as_doubles(call.args, schema, Doubles::Chosen);
+        }
+        ("nullif", _) => {
+            let double = |of: &Expr| matches!(of.get_type(schema), Ok(DataType::Float32 | DataType::Float64));
+            // The result has the first argument's type.
+            if call.args.first().is_some_and(double) {
+                call.args = as_doubles(call.args, schema, Doubles::Chosen);
+            }
+        }
+        ("date_part", [part, value]) => {
+            let timed = matches!(value.get_type(schema), Ok(DataType::Timestamp(..) | DataType::Time64(_)));
+            if let Some((factor, data_type)) = fractional_part(part).filter(|_| timed) {
+                if let Some(part) = call.args.first_mut() {
+                    *part = Expr::Literal(ScalarValue::Utf8(Some("microsecond".into())), None);
+                }
+                let factor = Expr::Literal(ScalarValue::Decimal128(Some(factor), 7, 0), None);
+                let quotient = Arithmetic::Divide.call(Expr::ScalarFunction(call), factor);
+                return cast(quotient, &DataType::Decimal128(38, 16), &data_type);
+            }
+        }
+        ("round" | "trunc" | "ceil" | "floor", [value]) => match value.get_type(schema) {
+            Ok(DataType::Float32 | DataType::Float64) if call.func.name() == "round" => {
+                return round_to_even(call.args.remove(0));
+            }
+            Ok(from @ DataType::Decimal128(precision, scale)) if scale > 0 => {
+                // One digit more for what is rounded up, before and after.
+                let whole = DataType::Decimal128(precision.saturating_sub(scale.unsigned_abs()).saturating_add(1), 0);
+                let wide = DataType::Decimal128(precision.saturating_add(1).min(38), scale);
+                if let Some(value) = call.args.first_mut() {
+                    *value = cast(std::mem::take(value), &from, &wide);
+                }
+                let expression = Expr::ScalarFunction(call);
+                let from = expression.get_type(schema).unwrap_or(from);
+                return cast(expression, &from, &whole);
+            }
+            _ => {}
+        },
+        _ => {}
+    }
+    Expr::ScalarFunction(call)
+}
+
+/// `value AT TIME ZONE 'zone'`, where the zone is that of all stored times.
+fn at_time_zone(value: Expr, from: &DataType, zone: &str) -> DataFusionResult<Expr> {
+    if !["utc", "gmt", "z", "zulu", "uct", "etc/utc", "etc/gmt"].contains(&zone.to_lowercase().as_str()) {
+        let error = Error::unsupported(format!("AT TIME ZONE \'{zone}\' is not supported"))
+            .hint("The only time zone is UTC: add an interval to shift a time.");
+        return Err(to_datafusion(error));
+    }
+    let zoned = DataType::Timestamp(TimeUnit::Microsecond, Some(UTC.into()));
+    let plain = DataType::Timestamp(TimeUnit::Microsecond, None);
+    Ok(match from {
+        DataType::Timestamp(_, None) => cast(value, from, &zoned),
+        DataType::Timestamp(_, Some(_)) => cast(value, from, &plain),
+        // A text or a date is a timestamptz first.
+        _ => cast(cast(value, from, &zoned), &zoned, &plain),
+    })
+}
+
+/// Equal columns of a join, where one is a double and the other another number.
+fn with_double_keys(node: LogicalPlan) -> DataFusionResult<LogicalPlan> {
+    let LogicalPlan::Join(mut join) = node else {
+        return Ok(node);
+    };
+    for (left, right) in &mut join.on {
+        let (Ok(a), Ok(b)) = (left.get_type(join.left.schema()), right.get_type(join.right.schema())) else {
+            continue;
+        };
+        if let Some(float) = common_float([&a, &b].into_iter(), Doubles::Compared) {
+            *left = cast(std::mem::take(left), &a, &float);
+            *right = cast(std::mem::take(right), &b, &float);
+        }
+    }
+    Ok(LogicalPlan::Join(join))
+}
+
+/// The rows of a VALUES list with their own types where DataFusion made numerics of doubles.
+fn uncoerced(values: Values) -> DataFusionResult<Vec<Vec<Expr>>> {
+    let empty = DFSchema::empty();
+    let mut rows = values.values;
+    for (column, field) in values.schema.fields().iter().enumerate() {
+        let common = field.data_type();
+        if !is_number(common) {
+            continue;
+        }
+        let own = |cell: &Expr| match cell {
+            Expr::Cast(outer) if outer.field.data_type() == common => (*outer.expr).clone(),
+            other => other.clone(),
+        };
+        let cells: Vec<Expr> = rows.iter().filter_map(|row| row.get(column)).map(own).collect();
+        let types: Vec<DataType> = cells.iter().map(|cell| cell.get_type(&empty)).collect::<DataFusionResult<_>>()?;
+        if common_float(types.iter(), Doubles::Chosen).is_none() {
+            continue;
+        }
+        for (row, cell) in rows.iter_mut().zip(as_doubles(cells, &empty, Doubles::Chosen)) {
+            if let Some(old) = row.get_mut(column) {
+                *old = if cell.get_type(&empty)? == DataType::Null || is_null(&cell) {
+                    Expr::Literal(ScalarValue::Null, None)
+                } else {
+                    cell
+                };
+            }
+        }
+    }
+    Ok(rows)
+}
+
+fn is_null(expression: &Expr) -> bool {
+    match expression {
+        Expr::Literal(value, _) => value.is_null(),
+        Expr::ScalarFunction(call) => call.func.name() == super::casts::NAME && call.args.iter().all(is_null),
+        _ => false,
+    }
+}
+
+/// Brings the terms of a recursive query to the types that its working table was planned with,
+/// where an integer literal is a bigint.
+fn match_terms(query: RecursiveQuery) -> DataFusionResult<LogicalPlan> {
+    let (mut first, mut next) = (query.static_term, query.recursive_term);
+    for (column, field) in query.schema.fields().iter().enumerate() {
+        let wanted = field.data_type();
+        for term in [&mut first, &mut next] {
+            let Some(found) = term.schema().fields().get(column).map(|field| field.data_type().clone()) else {
+                continue;
+            };
+            if found != *wanted && is_number(&found) && is_number(wanted) {
+                *term = with_cast(term, column, &found, wanted)?;
+            }
+        }
+    }
+    Ok(LogicalPlan::RecursiveQuery(RecursiveQuery { static_term: first, recursive_term: next, ..query }))
 }
 
 /// An expression that may be an integer literal, with its type by size.
@@ -158,6 +453,7 @@ fn arithmetic_with_meaning(operator: Arithmetic, a: Expr, b: Expr, schema: &DFSc
     let is_moment = |data_type: &DataType| is_timestamp(data_type) || *data_type == DataType::Date32;
     let days = |date: Expr| datafusion::logical_expr::cast(date, DataType::Int32);
     let date = |days: Expr| datafusion::logical_expr::cast(days, DataType::Date32);
+    let midnight = DataType::Timestamp(TimeUnit::Microsecond, None);
     let (plus, minus) = (operator == Arithmetic::Add, operator == Arithmetic::Subtract);
     let undefined = |left: &DataType, right: &DataType| {
         Err(to_datafusion(undefined_operator(operator.symbol(), &[sql_name(left), sql_name(right)])))
@@ -179,9 +475,27 @@ fn arithmetic_with_meaning(operator: Arithmetic, a: Expr, b: Expr, schema: &DFSc
         (DataType::Date32, r) if r.is_integer() && (plus || minus) => date(operator.call(days(a), b)),
         (l, DataType::Date32) if l.is_integer() && plus => date(operator.call(a, days(b))),
         (DataType::Date32, DataType::Date32) if minus => operator.call(days(a), days(b)),
+        // Midnight of the date.
+        (DataType::Date32, DataType::Interval(_)) if plus || minus => {
+            return Ok(Planned::Other(cast(a, &left, &midnight), b));
+        }
+        (DataType::Interval(_), DataType::Date32) if plus => {
+            return Ok(Planned::Other(a, cast(b, &right, &midnight)));
+        }
+        (DataType::Interval(_), r) if is_number(r) && !plus && !minus => {
+            return Err(to_datafusion(interval_factor(operator)));
+        }
+        (l, DataType::Interval(_)) if is_number(l) && operator == Arithmetic::Multiply => {
+            return Err(to_datafusion(interval_factor(operator)));
+        }
         (l, r) if minus && is_moment(l) && is_moment(r) => timestamp_difference(a, b),
         _ => return Ok(Planned::Other(a, b)),
     }))
+}
+
+fn interval_factor(operator: Arithmetic) -> Error {
+    Error::unsupported(format!("interval {} number is not supported", operator.symbol()))
+        .hint("Write the interval that is meant, such as interval '2 days'.")
 }
 
 /// Plans arithmetic while DataFusion reads the query: it would refuse some of it before [`apply`]

@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    self, AccessExpr, Expr, Ident, Query, Select, SelectItem, SetExpr, Subscript, VisitMut, VisitorMut,
+    self, AccessExpr, Expr, Ident, Query, Select, SelectItem, SelectItemQualifiedWildcardKind, SetExpr, Subscript,
+    VisitMut, VisitorMut,
 };
 
 use super::reader::fold;
@@ -126,6 +127,45 @@ pub(crate) fn name_columns(query: &mut Query) {
     let _ = query.visit(&mut NameColumns);
 }
 
+/// The wildcards of a SELECT: what they bring comes under its own name, so that the same column
+/// beside them needs another.
+struct Wildcards {
+    all: bool,
+    tables: Vec<String>,
+    /// True when every column comes from the one table.
+    single: bool,
+}
+
+impl Wildcards {
+    fn of(select: &Select) -> Wildcards {
+        let mut found = Wildcards { all: false, tables: Vec::new(), single: false };
+        for item in &select.projection {
+            match item {
+                SelectItem::Wildcard(_) => found.all = true,
+                SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(table), _) => {
+                    found.tables.extend(table.0.last().and_then(|part| part.as_ident()).map(fold));
+                }
+                _ => {}
+            }
+        }
+        found.single = matches!(select.from.as_slice(), [only] if only.joins.is_empty());
+        found
+    }
+
+    /// True when a wildcard surely brings the column.
+    fn cover(&self, column: &Expr) -> bool {
+        let table = match column {
+            Expr::CompoundIdentifier(parts) => parts.iter().rev().nth(1).map(fold),
+            _ => None,
+        };
+        self.all
+            || match table {
+                Some(table) => self.tables.contains(&table),
+                None => self.single && !self.tables.is_empty(),
+            }
+    }
+}
+
 struct NameColumns;
 
 impl VisitorMut for NameColumns {
@@ -135,6 +175,7 @@ impl VisitorMut for NameColumns {
         let mut seen: HashMap<String, usize> = HashMap::new();
         let mut texts: Vec<String> = Vec::new();
         let mut wildcard = false;
+        let wildcards = Wildcards::of(select);
         for item in &mut select.projection {
             match item {
                 SelectItem::UnnamedExpr(expression) => {
@@ -145,8 +186,10 @@ impl VisitorMut for NameColumns {
                     // Columns of two tables may share a name: they stay apart by their tables.
                     let text = expression.to_string();
                     let again = match expression {
-                        Expr::CompoundIdentifier(_) => texts.contains(&text) || wildcard && *count > 1,
-                        Expr::Identifier(_) => *count > 1 || wildcard,
+                        Expr::CompoundIdentifier(_) => {
+                            texts.contains(&text) || wildcard && *count > 1 || wildcards.cover(expression)
+                        }
+                        Expr::Identifier(_) => *count > 1 || wildcard || wildcards.cover(expression),
                         _ => *count > 1,
                     };
                     texts.push(text);

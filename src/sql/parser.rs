@@ -34,7 +34,7 @@ fn parse_one(text: &str) -> Result<StatementKind> {
     let tokens = tokens::tokenize(text)?;
     tokens::check_depth(&tokens)?;
     refusals::check(&tokens)?;
-    let mut reader = Reader::new(tokens, text);
+    let mut reader = Reader::new(tokens::without_table_commands(tokens), text);
     let kind = statement(&mut reader, text)?;
     reader.finish()?;
     Ok(kind)
@@ -52,6 +52,7 @@ pub(crate) fn parse_expression(text: &str) -> Result<ast::Expr> {
         let mut reader = Reader::new(tokens, text);
         let expression = reader.expression()?;
         reader.finish()?;
+        query_checks::check(&expression)?;
         Ok(expression)
     })
 }

@@ -81,6 +81,11 @@ pub fn session_config() -> SessionConfig {
 /// the builder already.
 pub fn configure(builder: SessionStateBuilder) -> SessionStateBuilder {
     let mut builder = builder.with_type_planner(Arc::new(SqlTypes));
+    // This rule splits an aggregate in two and takes the sum of a sum for a sum, which has another
+    // type here: a sum of bigint is numeric.
+    let mut optimizer = builder.optimizer().take().unwrap_or_default();
+    optimizer.rules.retain(|rule| rule.name() != "single_distinct_aggregation_to_group_by");
+    *builder.optimizer() = Some(optimizer);
     builder.scalar_functions().get_or_insert_default().extend(functions::all());
     builder.expr_planners().get_or_insert_default().insert(0, Arc::new(meaning::ArithmeticPlanner));
     builder
@@ -219,12 +224,52 @@ fn plain_number(text: &str) -> Option<ast::Expr> {
     Some(ast::Expr::value(ast::Value::Number(plain, false)))
 }
 
+/// `mod(a, b)` is `a % b`; `sign(a)` goes by another name in DataFusion.
+fn remainder(call: &mut ast::Function) -> Option<ast::Expr> {
+    let [ast::ObjectNamePart::Identifier(name)] = call.name.0.as_mut_slice() else {
+        return None;
+    };
+    let ast::FunctionArguments::List(arguments) = &mut call.args else {
+        return None;
+    };
+    match (name.value.to_lowercase().as_str(), arguments.args.as_mut_slice()) {
+        ("sign", [_]) => {
+            name.value = "signum".into();
+            None
+        }
+        (
+            "mod",
+            [
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(left)),
+                ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(right)),
+            ],
+        ) => {
+            let operand = |expression: &mut ast::Expr| {
+                let inner = std::mem::replace(expression, ast::Expr::value(ast::Value::Null));
+                Box::new(ast::Expr::Nested(Box::new(inner)))
+            };
+            Some(ast::Expr::Nested(Box::new(ast::Expr::BinaryOp {
+                left: operand(left),
+                op: ast::BinaryOperator::Modulo,
+                right: operand(right),
+            })))
+        }
+        _ => None,
+    }
+}
+
 /// `varchar(n)` in a cast cuts the text off after n characters.
 fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
     if let ast::Expr::Value(ast::ValueWithSpan { value: ast::Value::Number(text, _), .. }) = &*expression
         && let Some(plain) = plain_number(text)
     {
         *expression = plain;
+        return Ok(());
+    }
+    if let ast::Expr::Function(call) = &mut *expression
+        && let Some(remainder) = remainder(call)
+    {
+        *expression = remainder;
         return Ok(());
     }
     let ast::Expr::Cast { data_type, .. } = &*expression else {

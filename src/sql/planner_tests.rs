@@ -209,6 +209,97 @@ async fn what_cannot_be_computed_is_an_error() {
 }
 
 #[tokio::test]
+async fn numbers_beside_doubles_are_doubles() {
+    check(&[
+        ("SELECT 1e-20::double precision > 0.0 AS a, 1e-20::float8 = 0.0 AS b", "a boolean, b boolean", "true|false"),
+        ("SELECT 1e100::float8 > 0.5 AS a, 0.5 < 1e100::float8 AS b", "a boolean, b boolean", "true|true"),
+        ("SELECT 0.1::real = 0.1 AS a, 0.5::real = 0.5 AS b", "a boolean, b boolean", "false|true"),
+        (
+            "SELECT 1e-20::float8 IN (0.0) AS a, 1e-20::float8 BETWEEN 0.0 AND 0.00001 AS b, 1e-20::float8 BETWEEN 0.1 AND 1 AS c",
+            "a boolean, b boolean, c boolean",
+            "false|true|false",
+        ),
+        ("SELECT CASE 1e-20::float8 WHEN 0.0 THEN 1 ELSE 2 END AS a", "a integer", "2"),
+        ("SELECT CASE WHEN k = 1 THEN 1e-20::float8 ELSE 0.0 END AS a FROM t WHERE b = 10", "a double precision", "1e-20"),
+        ("SELECT coalesce(d * 1e-20::float8, 0.0) AS a FROM t WHERE b = 10", "a double precision", "5e-21"),
+        ("SELECT count(*) AS n FROM t x JOIN t y ON x.d = y.n WHERE y.n > 2", "n bigint", "1"),
+        ("SELECT b FROM t WHERE d < 0.00000000000000000001", "b bigint", "40"),
+        ("SELECT x FROM (VALUES (1e-20), (1e50), (NULL)) v(x)", "x double precision", "1e-20; 1e50; NULL"),
+        ("SELECT x FROM (VALUES (1), (2.5), (1e-30::float8)) v(x)", "x double precision", "1.0; 2.5; 1e-30"),
+    ])
+    .await;
+}
+
+#[tokio::test]
+async fn functions_answer_as_in_postgresql() {
+    check(&[
+        (
+            "SELECT round(2.5::float8) AS a, round(3.5::float8) AS b, round(-0.5::real) AS c, round(2.5) AS d",
+            "a double precision, b double precision, c double precision, d numeric(2,0)",
+            "2.0|4.0|-0.0|3",
+        ),
+        (
+            "SELECT trunc(2.7) AS a, ceil(2.1) AS b, floor(-2.1) AS c, ceil(9.9) AS d",
+            "a numeric(2,0), b numeric(2,0), c numeric(2,0), d numeric(2,0)",
+            "2|3|-3|10",
+        ),
+        ("SELECT mod(7, -4), mod(-7.5, 2), sign(-3)", "mod integer, mod numeric(11,1), sign double precision", "3|-1.5|-1.0"),
+        (
+            "SELECT timestamptz '2022-10-30 02:25:00+02' AT TIME ZONE 'UTC' AS a, timestamp '2022-10-30 02:25:00' AT TIME ZONE 'utc' AS b",
+            "a timestamp, b timestamptz",
+            "2022-10-30T00:25:00|2022-10-30T02:25:00Z",
+        ),
+        (
+            "SELECT date '2020-01-31' + interval '1 month' AS a, interval '1 day' + date '2020-01-31' AS b, date '2020-03-31' - interval '1 month' AS c",
+            "a timestamp, b timestamp, c timestamp",
+            "2020-02-29T00:00:00|2020-02-01T00:00:00|2020-02-29T00:00:00",
+        ),
+        ("SELECT now() > '2020-01-01' AS a, now() = now() AS b, current_date > '2020-01-01' AS c", "a boolean, b boolean, c boolean", "true|true|true"),
+        ("SELECT b, sum(DISTINCT k), sum(k) FROM t WHERE b = 20 GROUP BY b", "b bigint, sum bigint, sum bigint", "20|2|2"),
+        (
+            "SELECT ARRAY[5,NULL]::text AS a, '{1,2}'::int[] AS b, NULL::int[] AS c, '{a,\"b c\"}'::text[]::text AS d",
+            "a text, b integer[], c integer[], d text",
+            "{5,NULL}|[1, 2]|NULL|{a,\"b c\"}",
+        ),
+        ("SELECT '1 year 2 mons 3 days 04:05:06.5'::interval::text AS a", "a text", "1 year 2 mons 3 days 04:05:06.5"),
+        (
+            "SELECT extract(second FROM timestamp '2020-01-01 00:00:01.5') AS a, extract(milliseconds FROM time '10:00:02.25') AS b, extract(minute FROM timestamp '2020-01-01 00:07:01.5') AS c",
+            "a numeric(8,6), b numeric(8,3), c integer",
+            "1.500000|2250.000|7",
+        ),
+        ("SELECT sum(1 / x) FILTER (WHERE x <> 0) FROM (VALUES (0), (1)) v(x)", "sum bigint", "1"),
+        ("TABLE t ORDER BY b LIMIT 0", "k integer, s smallint, b bigint, d double precision, n numeric(9,2), t text, ts timestamp", ""),
+        ("SELECT count(*) FROM (TABLE T) q", "count bigint", "4"),
+        (
+            "WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE n < 3) SELECT sum(n) AS s, count(*) AS c FROM r",
+            "s bigint, c bigint",
+            "6|3",
+        ),
+        ("SELECT value FROM generate_series(1, 3)", "value bigint", "1; 2; 3"),
+    ])
+    .await;
+    let unsupported = SqlState::FeatureNotSupported;
+    check_errors(&[
+        ("SELECT ts AT TIME ZONE 'Europe/Berlin' FROM t", unsupported, "AT TIME ZONE 'Europe/Berlin' is not supported"),
+        ("SELECT '1 day'::interval * 2", unsupported, "interval * number is not supported"),
+        ("SELECT k FROM t ORDER BY 3", SqlState::InvalidColumnReference, "ORDER BY position 3 is not in select list"),
+        (
+            "SELECT CASE WHEN k THEN 1 END FROM t",
+            SqlState::DatatypeMismatch,
+            "argument of CASE/WHEN must be type boolean, not type integer",
+        ),
+        ("SELECT ts::date = k FROM t", SqlState::UndefinedFunction, "operator does not exist: date = integer"),
+        ("SELECT 1e400::float8", SqlState::NumericOutOfRange, "\"1e400\" is out of range for type double precision"),
+        (
+            "SELECT (SELECT k FROM t WHERE k IS NOT NULL)",
+            SqlState::CardinalityViolation,
+            "more than one row returned by a subquery used as an expression",
+        ),
+    ])
+    .await;
+}
+
+#[tokio::test]
 async fn names_are_postgresqls_and_may_repeat() {
     check(&[
         (
@@ -217,6 +308,16 @@ async fn names_are_postgresqls_and_may_repeat() {
             "2|2|1",
         ),
         ("SELECT *, k FROM (SELECT k, upper(t) FROM t WHERE b = 10) q", "k integer, upper text, k integer", "1|A|1"),
+        (
+            "SELECT k, *, b FROM (SELECT k, b FROM t WHERE b = 10) q ORDER BY k",
+            "k integer, k integer, b bigint, b bigint",
+            "1|1|10|10",
+        ),
+        (
+            "SELECT q.k, q.*, q.b FROM (SELECT k, b FROM t WHERE b = 10) q",
+            "k integer, k integer, b bigint, b bigint",
+            "1|1|10|10",
+        ),
         ("WITH cte(Total) AS (SELECT 9) SELECT total FROM cte", "total integer", "9"),
         ("SELECT nn FROM (SELECT 8) tt(NN)", "nn integer", "8"),
         ("SELECT x.k, y.k FROM t x JOIN t y ON x.b = y.b WHERE x.b = 20", "k integer, k integer", "2|2"),
@@ -262,6 +363,12 @@ async fn what_is_not_there_is_named_with_its_place() {
             8,
         ),
         ("SELECT k FROM t a, t b", SqlState::AmbiguousColumn, "column reference \"k\" is ambiguous", 8),
+        (
+            "SELECT k, 3 FROM t ORDER BY 1, 3",
+            SqlState::InvalidColumnReference,
+            "ORDER BY position 3 is not in select list",
+            32,
+        ),
         ("SELECT k::nosuch FROM t", SqlState::UndefinedObject, "type \"nosuch\" does not exist", 8),
     ] {
         let error = answer(text).await.expect_err(text);

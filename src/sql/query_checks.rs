@@ -2,8 +2,12 @@
 
 use std::ops::ControlFlow;
 
-use sqlparser::ast::{Query, Select, SetExpr, Spanned, TableFactor, Visit, Visitor};
+use sqlparser::ast::{
+    Expr, Function, FunctionArguments, Query, Select, SetExpr, SetOperator, SetQuantifier, Spanned, TableFactor, Visit,
+    Visitor,
+};
 
+use super::reader::fold;
 use super::tokens::position;
 use crate::types::{Error, Result, SqlState};
 
@@ -31,7 +35,14 @@ impl Visitor for Checks {
         if let SetExpr::Insert(_) | SetExpr::Update(_) | SetExpr::Delete(_) | SetExpr::Merge(_) = query.body.as_ref() {
             return refuse("a data-modifying statement inside a query", "Send the statements one after another.");
         }
-        ControlFlow::Continue(())
+        check_set(&query.body)
+    }
+
+    fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<Error> {
+        match expression {
+            Expr::Function(function) => check_function(function),
+            _ => ControlFlow::Continue(()),
+        }
     }
 
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<Error> {
@@ -60,6 +71,52 @@ impl Visitor for Checks {
         }
         ControlFlow::Continue(())
     }
+}
+
+/// The planner would answer EXCEPT ALL and INTERSECT ALL without counting how often a row comes.
+fn check_set(body: &SetExpr) -> ControlFlow<Error> {
+    let SetExpr::SetOperation { op, set_quantifier, left, right } = body else {
+        return ControlFlow::Continue(());
+    };
+    let what = match op {
+        SetOperator::Union => None,
+        SetOperator::Intersect => Some("INTERSECT ALL"),
+        SetOperator::Except | SetOperator::Minus => Some("EXCEPT ALL"),
+    };
+    if let Some(what) = what
+        && matches!(set_quantifier, SetQuantifier::All | SetQuantifier::AllByName)
+    {
+        let error = Error::unsupported(format!("{what} is not supported"))
+            .hint("Leave ALL out, or number equal rows with row_number() OVER (PARTITION BY …) on both sides.");
+        return ControlFlow::Break(error.position_or(position(right.span())));
+    }
+    check_set(left)?;
+    check_set(right)
+}
+
+/// Functions that DataFusion answers otherwise than PostgreSQL.
+fn check_function(function: &Function) -> ControlFlow<Error> {
+    let name = function.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default();
+    let arguments = match &function.args {
+        FunctionArguments::List(list) => list.args.len(),
+        FunctionArguments::None | FunctionArguments::Subquery(_) => 0,
+    };
+    let (what, hint) = match (name.as_str(), arguments) {
+        ("generate_series", _) => {
+            ("generate_series() outside FROM", "Write SELECT value FROM generate_series(first, last).")
+        }
+        ("to_char" | "date_format", _) => (
+            "to_char()",
+            "Write value::text, or put the text together from date_part('year', ts) and the like with lpad() and ||.",
+        ),
+        ("to_date", 2..) => ("to_date() with a format", "Write value::date for a text such as 2024-01-31."),
+        ("to_timestamp", 2..) => {
+            ("to_timestamp() with a format", "Write value::timestamp for a text such as 2024-01-31 12:00:00.")
+        }
+        _ => return ControlFlow::Continue(()),
+    };
+    let error = Error::unsupported(format!("{what} is not supported")).hint(hint);
+    ControlFlow::Break(error.position_or(position(function.name.span())))
 }
 
 /// Checks a query or a statement with queries in it.

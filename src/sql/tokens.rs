@@ -88,6 +88,47 @@ pub(crate) fn word(token: &TokenWithSpan) -> Option<String> {
     }
 }
 
+/// Writes `TABLE t` where a query may begin as `SELECT * FROM t`, which is what it means; the parser
+/// reads little of what may follow it.
+pub(crate) fn without_table_commands(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
+    let mut out: Vec<TokenWithSpan> = Vec::with_capacity(tokens.len());
+    let mut tokens = tokens.into_iter().peekable();
+    let mut before: Option<TokenWithSpan> = None;
+    let mut view = None;
+    while let Some(token) = tokens.next() {
+        if is_space(&token.token) {
+            out.push(token);
+            continue;
+        }
+        let view = *view.get_or_insert_with(|| word(&token).is_some_and(|word| word == "CREATE"));
+        let begins = match &before {
+            None => true,
+            Some(before) if before.token == Token::LParen => true,
+            Some(before) => word(before).is_some_and(|word| match word.as_str() {
+                "UNION" | "ALL" | "EXCEPT" | "INTERSECT" | "EXPLAIN" => true,
+                // AS could give a column that name elsewhere.
+                "AS" => view,
+                _ => false,
+            }),
+        };
+        let command = begins && word(&token).is_some_and(|word| word == "TABLE");
+        // In parentheses and behind ALL it could be a column of that name.
+        let named = command && {
+            let mut ahead = tokens.clone().filter(|token| !is_space(&token.token));
+            ahead.next().is_some_and(|token| matches!(token.token, Token::Word(_)))
+        };
+        before = Some(token.clone());
+        if named {
+            for written in [Token::make_keyword("SELECT"), Token::Mul, Token::make_keyword("FROM")] {
+                out.push(TokenWithSpan { token: written, span: token.span });
+            }
+        } else {
+            out.push(token);
+        }
+    }
+    out
+}
+
 /// A statement's part of a text.
 pub(crate) struct Piece {
     /// Its text, without semicolon and surrounding space.

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::array::{Array, ArrayRef, AsArray, PrimitiveArray};
 use arrow::compute::SortOptions;
-use arrow::datatypes::{DataType, Float32Type, Float64Type};
+use arrow::datatypes::{
+    ArrowPrimitiveType, DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type,
+    Int64Type, IntervalMonthDayNanoType, IntervalUnit, Time64MicrosecondType, TimeUnit, TimestampMicrosecondType,
+};
 use arrow::row::{RowConverter, Rows, SortField};
 
 use crate::types::{Error, Result};
@@ -77,7 +80,8 @@ impl RowCodec {
             return Ok(Vec::new());
         }
         let parser = self.converter.parser();
-        Ok(self.converter.convert_rows(rows.into_iter().map(|row| parser.parse(row)))?)
+        let columns = self.converter.convert_rows(rows.into_iter().map(|row| parser.parse(row)))?;
+        Ok(columns.into_iter().map(zero_nulls).collect())
     }
 }
 
@@ -119,6 +123,31 @@ impl Encoded {
     }
 }
 
+/// The column with zeros in the slots of nulls. They come back as the type's smallest value, and there
+/// are kernels that compute under nulls and overflow on it.
+fn zero_nulls(column: ArrayRef) -> ArrayRef {
+    fn zeroed<T: ArrowPrimitiveType>(column: &ArrayRef) -> ArrayRef {
+        let values = column.as_primitive::<T>();
+        let slots: Vec<T::Native> = values.iter().map(Option::unwrap_or_default).collect();
+        let zeroed = PrimitiveArray::<T>::new(slots.into(), values.nulls().cloned());
+        Arc::new(zeroed.with_data_type(values.data_type().clone()))
+    }
+    if column.null_count() == 0 {
+        return column;
+    }
+    match column.data_type() {
+        DataType::Int16 => zeroed::<Int16Type>(&column),
+        DataType::Int32 => zeroed::<Int32Type>(&column),
+        DataType::Int64 => zeroed::<Int64Type>(&column),
+        DataType::Date32 => zeroed::<Date32Type>(&column),
+        DataType::Time64(TimeUnit::Microsecond) => zeroed::<Time64MicrosecondType>(&column),
+        DataType::Timestamp(TimeUnit::Microsecond, _) => zeroed::<TimestampMicrosecondType>(&column),
+        DataType::Interval(IntervalUnit::MonthDayNano) => zeroed::<IntervalMonthDayNanoType>(&column),
+        DataType::Decimal128(..) => zeroed::<Decimal128Type>(&column),
+        _ => column,
+    }
+}
+
 /// `-0.0` as `0.0` and one NaN, so that equal values have equal bytes.
 fn equal_floats(column: &ArrayRef) -> ArrayRef {
     match column.data_type() {
@@ -142,6 +171,19 @@ mod tests {
     use arrow::array::{Float64Array, Int64Array, StringArray};
 
     use super::*;
+
+    #[test]
+    fn nulls_come_back_over_zeros() {
+        let zoned = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
+        let column: ArrayRef = Arc::new(
+            PrimitiveArray::<TimestampMicrosecondType>::from_iter([Some(7), None]).with_data_type(zoned.clone()),
+        );
+        let codec = RowCodec::for_rows([&zoned]).expect("a codec");
+        let encoded = codec.encode(&[Arc::clone(&column)], 2).expect("rows");
+        let back = codec.decode([encoded.row(0), encoded.row(1)]).expect("columns").remove(0);
+        assert_eq!(&back, &column);
+        assert_eq!(back.as_primitive::<TimestampMicrosecondType>().values().to_vec(), vec![7, 0]);
+    }
 
     #[test]
     fn equal_values_have_equal_bytes_and_greater_ones_greater() {

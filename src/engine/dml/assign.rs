@@ -18,11 +18,23 @@ use crate::types::{Error, Result, SqlState};
 /// # Errors
 /// 0A000 for a column of a type without such literals.
 pub(crate) fn typed(expr: &Expr, column: &TableColumn) -> Result<Expr> {
+    // A number for a column of doubles is one: in rows with others it would take their numeric type,
+    // which has neither its range nor its smallest values.
+    let double = matches!(column.data_type, DataType::Float32 | DataType::Float64);
     let untyped = match expr {
         Expr::Value(value) => is_string(&value.value) || matches!(value.value, Value::Null),
         _ => false,
-    };
+    } || double && is_number(expr);
     if untyped { cast(expr.clone(), column) } else { Ok(expr.clone()) }
+}
+
+/// True for a number, with or without a sign.
+fn is_number(expr: &Expr) -> bool {
+    match expr {
+        Expr::Value(value) => matches!(value.value, Value::Number(..)),
+        Expr::UnaryOp { op: ast::UnaryOperator::Minus | ast::UnaryOperator::Plus, expr } => is_number(expr),
+        _ => false,
+    }
 }
 
 /// True for a string in any of its spellings.
@@ -219,6 +231,17 @@ mod tests {
         assert!(!assignable(&DataType::Int32, &DataType::Boolean));
         assert!(!assignable(&DataType::Boolean, &DataType::Int32));
         assert!(!assignable(&DataType::Int64, &timestamp));
+    }
+
+    #[test]
+    fn numbers_for_doubles_are_doubles() {
+        let column = TableColumn { data_type: DataType::Float64, sql_type: "double precision".into(), ..varchar(1) };
+        let number = |text: &str| Expr::value(Value::Number(text.into(), false));
+        let cast = typed(&number("1e-20"), &column).unwrap();
+        assert_eq!(cast.to_string(), "CAST(1e-20 AS DOUBLE PRECISION)");
+        let minus = Expr::UnaryOp { op: ast::UnaryOperator::Minus, expr: Box::new(number("5")) };
+        assert!(matches!(typed(&minus, &column).unwrap(), Expr::Cast { .. }));
+        assert_eq!(typed(&number("5"), &varchar(3)).unwrap(), number("5"));
     }
 
     #[test]
