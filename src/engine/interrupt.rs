@@ -39,7 +39,12 @@ impl Interrupt {
         timeout: Option<Duration>,
         queries: &Handle,
     ) -> Interrupt {
-        Interrupt { cancel, closed, deadline: timeout.map(|timeout| Instant::now() + timeout), queries: queries.clone() }
+        Interrupt {
+            cancel,
+            closed,
+            deadline: timeout.map(|timeout| Instant::now() + timeout),
+            queries: queries.clone(),
+        }
     }
 
     /// Waits until there is a reason to stop. Cancel safe.

@@ -46,7 +46,8 @@ impl Session {
     /// Those of the statement; positions count in the whole text that was parsed.
     pub async fn execute(&mut self, statement: &Statement, cancel: &CancellationToken) -> Result<Answer> {
         let timeout = self.settings.statement_timeout();
-        let interrupt = Interrupt::new(cancel.clone(), self.engine.closed().clone(), timeout, self.engine.query_threads());
+        let interrupt =
+            Interrupt::new(cancel.clone(), self.engine.closed().clone(), timeout, self.engine.query_threads());
         let mut answer =
             self.dispatch(statement, &interrupt).await.map_err(|error| in_whole_text(error, statement.offset))?;
         if !self.settings.shows_notices() {
