@@ -354,7 +354,8 @@ where
         if vanished {
             return Err(to_arrow(Error::new(SqlState::NumericOutOfRange, "value out of range: underflow")));
         }
-        Ok(value)
+        // Adding zero takes the sign off a zero.
+        Ok(arrow::array::ArrowNativeTypeOp::add_wrapping(value, T::Native::default()))
     })?;
     Ok(Arc::new(values))
 }
@@ -469,8 +470,9 @@ fn negated(values: &ArrayRef) -> Result<ArrayRef, ArrowError> {
         DataType::Int16 => checked::<Int16Type>(values, i16::checked_neg),
         DataType::Int32 => checked::<Int32Type>(values, i32::checked_neg),
         DataType::Int64 => checked::<Int64Type>(values, i64::checked_neg),
-        DataType::Float32 => checked::<Float32Type>(values, |value| Some(-value)),
-        DataType::Float64 => checked::<Float64Type>(values, |value| Some(-value)),
+        // Zero has no sign here: what is equal has to be one group and one key.
+        DataType::Float32 => checked::<Float32Type>(values, |value| Some(0.0 - value)),
+        DataType::Float64 => checked::<Float64Type>(values, |value| Some(0.0 - value)),
         DataType::Decimal128(..) => checked::<Decimal128Type>(values, i128::checked_neg),
         other => Err(to_arrow(Error::internal(format!("no sign on {other}")))),
     }

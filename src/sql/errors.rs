@@ -264,6 +264,10 @@ fn from_plan(text: &str) -> Error {
         return Error::new(SqlState::DatatypeMismatch, first_line(text))
             .hint("The types do not fit together. You might need to add explicit type casts, such as column::text.");
     }
+    if text.contains("cannot be nested") {
+        return Error::new(SqlState::GroupingError, first_line(text))
+            .hint("Aggregate in a subquery first: SELECT sum(x) FROM (SELECT sum(y) AS x FROM t GROUP BY z) q.");
+    }
     Error::new(SqlState::SyntaxError, first_line(text))
 }
 

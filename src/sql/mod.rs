@@ -22,6 +22,7 @@ mod functions;
 mod lower;
 mod meaning;
 mod names;
+mod null_aware;
 mod parser;
 mod planner;
 mod prune;

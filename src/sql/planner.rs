@@ -20,6 +20,7 @@ use super::functions;
 use super::lower;
 use super::meaning;
 use super::names::{name_columns, shown_name};
+use super::null_aware;
 use super::parser::parse_expression;
 use super::reader::{DATABASE, duplicate_column};
 use super::tokens::with_stack;
@@ -73,6 +74,8 @@ pub fn session_config() -> SessionConfig {
     options.sql_parser.enable_ident_normalization = true;
     options.sql_parser.map_string_types_to_utf8view = false;
     options.sql_parser.collect_spans = true;
+    // DataFusion's logical and physical plans differ on whether `IS TRUE` and the like can be NULL.
+    options.execution.skip_physical_aggregate_schema_check = true;
     options.execution.time_zone = Some(UTC.into());
     config
 }
@@ -172,6 +175,7 @@ async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<Logica
             return Err(locate(ours, query));
         }
     };
+    with_stack(|| null_aware::check(&plan)).map_err(|error| locate(error, query))?;
     with_stack(|| meaning::apply(plan)).map_err(|error| locate(from_datafusion(&error), query))
 }
 

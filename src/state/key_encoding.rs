@@ -148,8 +148,9 @@ fn zero_nulls(column: ArrayRef) -> ArrayRef {
     }
 }
 
-/// `-0.0` as `0.0` and one NaN, so that equal values have equal bytes.
-fn equal_floats(column: &ArrayRef) -> ArrayRef {
+/// A column with `-0.0` as `0.0` and one NaN, so that equal values have equal bytes; columns that are not
+/// of doubles stay.
+pub fn equal_floats(column: &ArrayRef) -> ArrayRef {
     match column.data_type() {
         // Adding zero turns -0.0 into 0.0 and leaves all other numbers.
         DataType::Float64 => Arc::new(

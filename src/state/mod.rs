@@ -23,7 +23,7 @@ mod multiset;
 
 pub use backend::{MemoryBackend, StateBackend, Visit, WriteBatch};
 pub use head::{Head, HeadFile};
-pub use key_encoding::{Encoded, RowCodec};
+pub use key_encoding::{Encoded, RowCodec, equal_floats};
 pub use key_index::{KeyIndex, Slot};
 pub use layout::{map_key, map_prefix, split_map_key, split_value_key, value_key};
 pub use multiset::Multiset;

@@ -186,6 +186,7 @@ def test_kills(server):
     writers = [Writer(number, random.Random(seed + number)) for number in range(CLIENTS)]
     definer = Definer(random.Random(seed - 1))
     clients = [*writers, definer]
+    starts = []
     for kill in range(KILLS):
         threads = [threading.Thread(target=client.run, args=(server,)) for client in clients]
         for thread in threads:
@@ -198,8 +199,11 @@ def test_kills(server):
         failures = [client.failure for client in clients if client.failure]
         assert not failures, (kill, failures)
         server.workers = choose.randint(1, 3)
+        begin = time.monotonic()
         server.start()
+        starts.append(time.monotonic() - begin)
         check(server, writers, definer)
     done = [client.acknowledged for client in clients]
     print(f"{KILLS} kills, statements acknowledged by each client: {done}")
+    print(f"seconds to start: first {starts[0]:.2f}, last {starts[-1]:.2f}, most {max(starts):.2f}")
     assert min(done) >= KILLS // 4

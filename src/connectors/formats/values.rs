@@ -106,19 +106,23 @@ pub(crate) fn integral_number(number: &str, type_name: &str) -> Result<i64, Valu
     }
 }
 
-/// A double.
+/// A double. A zero has no sign: what is equal has to be one group and one key.
 pub(crate) fn double(text: &str) -> Result<f64, ValueError> {
     const NAME: &str = "double precision";
     let trimmed = text.trim();
     let value: f64 = trimmed.parse().map_err(|_| ValueError::syntax(NAME, text))?;
-    if lost(trimmed, value.is_infinite(), value == 0.0) { Err(ValueError::range(NAME, text)) } else { Ok(value) }
+    if lost(trimmed, value.is_infinite(), value == 0.0) { Err(ValueError::range(NAME, text)) } else { Ok(value + 0.0) }
 }
 
-/// A real.
+/// A real; a zero has no sign.
 pub(crate) fn real(text: &str) -> Result<f32, ValueError> {
     let trimmed = text.trim();
     let value: f32 = trimmed.parse().map_err(|_| ValueError::syntax("real", text))?;
-    if lost(trimmed, value.is_infinite(), value == 0.0) { Err(ValueError::range("real", text)) } else { Ok(value) }
+    if lost(trimmed, value.is_infinite(), value == 0.0) {
+        Err(ValueError::range("real", text))
+    } else {
+        Ok(value + 0.0)
+    }
 }
 
 /// True when a number became infinite or zero that was written as neither.

@@ -16,6 +16,7 @@ use crate::engine::ddl::no_object;
 use crate::engine::interrupt::Interrupt;
 use crate::engine::session::Session;
 use crate::sql::{self, Name, Statement, StatementKind};
+use crate::state::equal_floats;
 use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time};
 
 use super::evaluate::{Evaluator, folded, position, quoted_text, rows_table, select};
@@ -216,6 +217,13 @@ pub(crate) struct Changes<'a> {
     pub(crate) chunks: Vec<Chunk>,
 }
 
+/// The changes with zeros that have no sign: what is equal has to be one group and one key, also for
+/// operators that compare bytes.
+fn unsigned_zeros(chunk: &Chunk) -> Result<Chunk> {
+    let columns = chunk.batch().columns().iter().map(equal_floats).collect();
+    Ok(chunk.with_batch(RecordBatch::try_new(chunk.schema(), columns)?))
+}
+
 /// Writes changes at one new time, holding the turns until it is done.
 ///
 /// # Errors
@@ -230,7 +238,8 @@ pub(crate) async fn write(
     for change in changes {
         if !change.chunks.is_empty() {
             writers.push(Arc::clone(&change.target.writer));
-            writes.push(TableWrite { table: change.target.id, changes: change.chunks });
+            let chunks = change.chunks.iter().map(unsigned_zeros).collect::<Result<_>>()?;
+            writes.push(TableWrite { table: change.target.id, changes: chunks });
         }
     }
     if writes.is_empty() {
