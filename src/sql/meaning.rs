@@ -220,7 +220,7 @@ fn is_comparison(operator: Operator) -> bool {
 fn compared(binary: BinaryExpr, schema: &DFSchema) -> DataFusionResult<BinaryExpr> {
     let BinaryExpr { left, op, right } = binary;
     if let (Ok(a), Ok(b)) = (left.get_type(schema), right.get_type(schema)) {
-        let day = |data_type: &DataType| matches!(category(data_type), 4 | 5 | 6);
+        let day = |data_type: &DataType| matches!(category(data_type), 4..=6);
         if is_number(&a) && day(&b) || day(&a) && is_number(&b) {
             return Err(to_datafusion(undefined_operator(&op.to_string(), &[sql_name(&a), sql_name(&b)])));
         }
