@@ -137,14 +137,6 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                         let zone = Arc::clone(zone);
                         Transformed::yes(at_time_zone(*inner.expr, &from, &zone)?)
                     }
-                    Ok(from) if is_no_cast(&from, inner.field.data_type()) => {
-                        let (from, to) = (sql_name(&from), sql_name(inner.field.data_type()));
-                        return Err(to_datafusion(
-                            Error::new(SqlState::CannotCoerce, format!("cannot cast type {from} to {to}")).hint(
-                                "Take a number out of a time with extract(epoch FROM x); add an interval to make one.",
-                            ),
-                        ));
-                    }
                     Ok(from) => {
                         let to = inner.field.data_type().clone();
                         Transformed::yes(cast(*inner.expr, &from, &to))
@@ -630,10 +622,4 @@ fn match_branches(union: Union) -> DataFusionResult<LogicalPlan> {
         }
     }
     Ok(LogicalPlan::Union(Union::try_new_with_loose_types(inputs)?))
-}
-/// Times and numbers have no cast between them.
-fn is_no_cast(from: &DataType, to: &DataType) -> bool {
-    let is_time = |data_type: &DataType| data_type.is_temporal();
-    let is_plain = |data_type: &DataType| is_number(data_type) || *data_type == DataType::Boolean;
-    (is_time(from) && is_plain(to)) || (is_plain(from) && is_time(to))
 }
