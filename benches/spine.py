@@ -1,7 +1,7 @@
 """How fast the spine is: rows per CPU second, waits beside load, and what an idle server costs.
 
 Run by `scripts/bench spine`. Figures are of one run on one machine: compare them with each other, and
-with docs/performance.md, not with those of another machine.
+with those of docs/performance.md, not with those of another machine.
 """
 
 import random
