@@ -137,6 +137,14 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                         let zone = Arc::clone(zone);
                         Transformed::yes(at_time_zone(*inner.expr, &from, &zone)?)
                     }
+                    Ok(from) if is_no_cast(&from, inner.field.data_type()) => {
+                        let (from, to) = (sql_name(&from), sql_name(inner.field.data_type()));
+                        return Err(to_datafusion(
+                            Error::new(SqlState::CannotCoerce, format!("cannot cast type {from} to {to}")).hint(
+                                "Take a number out of a time with extract(epoch FROM x); add an interval to make one.",
+                            ),
+                        ));
+                    }
                     Ok(from) => {
                         let to = inner.field.data_type().clone();
                         Transformed::yes(cast(*inner.expr, &from, &to))
@@ -451,8 +459,13 @@ fn arithmetic_with_meaning(operator: Arithmetic, a: Expr, b: Expr, schema: &DFSc
     };
     let is_timestamp = |data_type: &DataType| matches!(data_type, DataType::Timestamp(..));
     let is_moment = |data_type: &DataType| is_timestamp(data_type) || *data_type == DataType::Date32;
-    let days = |date: Expr| datafusion::logical_expr::cast(date, DataType::Int32);
-    let date = |days: Expr| datafusion::logical_expr::cast(days, DataType::Date32);
+    // Not the casts that a user writes, which there are none of between dates and numbers: 32 bits stay 32 bits,
+    // so these cannot fail. What is wider is checked first.
+    let days = |date: Expr| datafusion::logical_expr::try_cast(date, DataType::Int32);
+    let date = |days: Expr, number: &DataType| {
+        let wide = if *number == DataType::Int64 { DataType::Int64 } else { DataType::Int32 };
+        datafusion::logical_expr::try_cast(cast(days, &wide, &DataType::Int32), DataType::Date32)
+    };
     let midnight = DataType::Timestamp(TimeUnit::Microsecond, None);
     let (plus, minus) = (operator == Arithmetic::Add, operator == Arithmetic::Subtract);
     let undefined = |left: &DataType, right: &DataType| {
@@ -472,8 +485,8 @@ fn arithmetic_with_meaning(operator: Arithmetic, a: Expr, b: Expr, schema: &DFSc
             return undefined(l, r);
         }
         (DataType::Utf8, DataType::Utf8) => return undefined(&left, &right),
-        (DataType::Date32, r) if r.is_integer() && (plus || minus) => date(operator.call(days(a), b)),
-        (l, DataType::Date32) if l.is_integer() && plus => date(operator.call(a, days(b))),
+        (DataType::Date32, r) if r.is_integer() && (plus || minus) => date(operator.call(days(a), b), r),
+        (l, DataType::Date32) if l.is_integer() && plus => date(operator.call(a, days(b)), l),
         (DataType::Date32, DataType::Date32) if minus => operator.call(days(a), days(b)),
         // Midnight of the date.
         (DataType::Date32, DataType::Interval(_)) if plus || minus => {
@@ -622,4 +635,11 @@ fn match_branches(union: Union) -> DataFusionResult<LogicalPlan> {
         }
     }
     Ok(LogicalPlan::Union(Union::try_new_with_loose_types(inputs)?))
+}
+
+/// Times and numbers have no cast between them.
+fn is_no_cast(from: &DataType, to: &DataType) -> bool {
+    let is_time = |data_type: &DataType| data_type.is_temporal();
+    let is_plain = |data_type: &DataType| is_number(data_type) || *data_type == DataType::Boolean;
+    (is_time(from) && is_plain(to)) || (is_plain(from) && is_time(to))
 }

@@ -73,6 +73,8 @@ sql_states! {
     WrongObjectType = "42809",
     /// Types that do not fit.
     DatatypeMismatch = "42804",
+    /// There is no cast between the types.
+    CannotCoerce = "42846",
     /// A column that must be grouped or aggregated.
     GroupingError = "42803",
     /// A definition that contradicts itself.
