@@ -14,16 +14,18 @@ die() {
     exit 1
 }
 
-# Installs the Debian packages of the commands that are absent: COMMAND=PACKAGE …
+# Installs the Debian packages of the commands that are absent: COMMAND=PACKAGE … (`cc` alone is the C toolchain)
 install_missing() {
     local pair packages=()
     for pair in "$@"; do
-        command -v "${pair%%=*}" >/dev/null || packages+=("${pair#*=}")
+        case ${pair%%=*} in
+        # A compiler can be there without the C library's headers.
+        cc) echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null 2>/dev/null || packages+=(gcc libc6-dev) ;;
+        *) command -v "${pair%%=*}" >/dev/null || packages+=("${pair#*=}") ;;
+        esac
     done
     # Debian ships the module without its installer; only a full venv has pip.
     python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
-    # A compiler comes without the C library's headers too.
-    echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null 2>/dev/null || packages+=(gcc libc6-dev)
     ((${#packages[@]} == 0)) && return 0
     command -v apt-get >/dev/null || die "please install: ${packages[*]} (there is no apt-get to do it)"
     local sudo=()
