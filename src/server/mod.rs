@@ -1,9 +1,9 @@
 //! The wires: PostgreSQL's protocol and HTTP.
 //!
 //! ```text
-//! psql ── pgwire/ ─┐                 ┌─ text    values as PostgreSQL prints them
-//!                  ├─ engine::api ───┤
-//! curl ── http/ ───┘                 └─ errors  one door for errors
+//! psql ── pgwire/ ─┐
+//!                  ├─ engine::api ─── errors  one door for errors
+//! curl ── http/ ───┘
 //! ```
 //!
 //! Deliberately absent: plans, and anything that decides what a statement means.
@@ -12,6 +12,5 @@ mod errors;
 mod http;
 mod listen;
 mod pgwire;
-mod text;
 
 pub use listen::{BoundSockets, Listen, Server, ServerAddresses};

@@ -10,8 +10,8 @@ use pgwire::messages::response::{CommandComplete, NoticeResponse};
 
 use crate::engine::{Notice, Tag};
 use crate::server::errors;
-use crate::server::text::is_bare_numeric;
 use crate::types::Error;
+use crate::types::text::is_bare_numeric;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
