@@ -32,6 +32,8 @@ mod sequencer;
 mod session;
 mod settings;
 mod show;
+mod sink_ddl;
+mod sinks;
 mod timeline;
 mod yielding;
 

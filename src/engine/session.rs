@@ -14,7 +14,7 @@ use super::database::Engine;
 use super::interrupt::Interrupt;
 use super::relations::Relations;
 use super::settings::{ReadMode, Settings};
-use super::{ddl, dml, read, show};
+use super::{ddl, dml, read, show, sink_ddl};
 
 /// One client's state: settings and the times it has seen.
 pub struct Session {
@@ -78,7 +78,9 @@ impl Session {
             StatementKind::CreateTable(_)
             | StatementKind::CreateView(_)
             | StatementKind::CreateMaterializedView(_)
+            | StatementKind::CreateSink(_)
             | StatementKind::CreateSchema { .. }
+            | StatementKind::Job(_)
             | StatementKind::Drop(_)
             | StatementKind::Truncate(_)
             | StatementKind::Set(_)
@@ -95,6 +97,8 @@ impl Session {
             StatementKind::CreateMaterializedView(create) => {
                 ddl::create_materialized_view(self, create, interrupt).await
             }
+            StatementKind::CreateSink(create) => sink_ddl::create_sink(self, create, interrupt).await,
+            StatementKind::Job(command) => sink_ddl::job(self, command, interrupt).await,
             StatementKind::CreateSchema { name, if_not_exists } => {
                 ddl::create_schema(self, name, *if_not_exists, interrupt).await
             }

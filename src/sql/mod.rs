@@ -15,6 +15,7 @@ mod arithmetic;
 mod cast_text;
 mod casts;
 mod create;
+mod create_sink;
 mod dialect;
 mod errors;
 mod explain;
@@ -42,6 +43,7 @@ mod parser_tests;
 mod planner_tests;
 
 pub use casts::{cast, cast_array};
+pub use create_sink::{assigned, query, show_create as show_create_sink};
 pub use errors::{from_datafusion, to_datafusion};
 pub use explain::explain_job;
 pub use names::shown_name;
@@ -50,8 +52,9 @@ pub use planner::{
     DEFAULT_SCHEMA, PlannedView, RelationInfo, Resolver, configure, plan_expression, plan_plain_view, plan_predicate,
     plan_query, plan_view, session_config, view_columns,
 };
+pub(crate) use reader::object_name;
 pub use statement::{
-    ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, Describe, Drop, Explain, Name, ObjectKind,
-    OptionValue, SetVariable, Show, Statement, StatementKind,
+    ColumnDefinition, CreateMaterializedView, CreateSink, CreateTable, CreateView, Describe, Drop, Explain, JobAction,
+    JobCommand, Name, ObjectKind, OptionValue, SetVariable, Show, Statement, StatementKind,
 };
 pub use types::sql_name;

@@ -4,11 +4,12 @@ use sqlparser::ast;
 use sqlparser::tokenizer::Token;
 
 use super::create;
+use super::create_sink;
 use super::errors;
 use super::query_checks;
 use super::reader::{Reader, object_name};
 use super::refusals;
-use super::statement::{Describe, Drop, Explain, ObjectKind, SetVariable, Show, Statement, StatementKind};
+use super::statement::{Describe, Drop, Explain, JobAction, ObjectKind, SetVariable, Show, Statement, StatementKind};
 use super::tokens::{self, Piece, position};
 use crate::types::{Error, Result, SqlState};
 
@@ -58,8 +59,8 @@ pub(crate) fn parse_expression(text: &str) -> Result<ast::Expr> {
 }
 
 const VERBS: &[&str] = &[
-    "ALTER", "CREATE", "DELETE", "DESCRIBE", "DROP", "EXPLAIN", "FLUSH", "INSERT", "RESET", "SELECT", "SET", "SHOW",
-    "TABLE", "TRUNCATE", "UPDATE", "VALUES", "WAIT", "WITH",
+    "ALTER", "CANCEL", "CREATE", "DELETE", "DESCRIBE", "DROP", "EXPLAIN", "FLUSH", "INSERT", "PAUSE", "RESET",
+    "RESUME", "SELECT", "SET", "SHOW", "TABLE", "TRUNCATE", "UPDATE", "VALUES", "WAIT", "WITH",
 ];
 
 fn statement(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
@@ -88,6 +89,9 @@ fn statement(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
             let (name, position) = setting(reader)?;
             Ok(StatementKind::Set(SetVariable { name, value: None, position }))
         }
+        "PAUSE" => create_sink::job(reader, JobAction::Pause),
+        "RESUME" => create_sink::job(reader, JobAction::Resume),
+        "CANCEL" => create_sink::job(reader, JobAction::Cancel),
         "FLUSH" | "WAIT" => {
             reader.parser.advance_token();
             Ok(StatementKind::Flush)
@@ -157,7 +161,6 @@ fn drop(reader: &mut Reader<'_>) -> Result<StatementKind> {
             if matches!(
                 word.as_str(),
                 "SOURCE"
-                    | "SINK"
                     | "INDEX"
                     | "FUNCTION"
                     | "PROCEDURE"
@@ -178,10 +181,10 @@ fn drop(reader: &mut Reader<'_>) -> Result<StatementKind> {
             ) =>
         {
             Error::unsupported(format!("DROP {word} is not supported"))
-                .hint("Write DROP TABLE, DROP VIEW, DROP MATERIALIZED VIEW or DROP SCHEMA.")
+                .hint("Write DROP TABLE, DROP VIEW, DROP MATERIALIZED VIEW, DROP SINK or DROP SCHEMA.")
                 .position(at)
         }
-        _ => reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW or SCHEMA"),
+        _ => reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW, SINK or SCHEMA"),
     })?;
     let if_exists = reader.eat(&["IF", "EXISTS"]);
     let mut names = vec![reader.name()?];
@@ -203,6 +206,8 @@ fn object_kind(reader: &mut Reader<'_>) -> Option<ObjectKind> {
         Some(ObjectKind::View)
     } else if reader.eat(&["MATERIALIZED", "VIEW"]) {
         Some(ObjectKind::MaterializedView)
+    } else if reader.eat(&["SINK"]) {
+        Some(ObjectKind::Sink)
     } else if reader.eat(&["SCHEMA"]) {
         Some(ObjectKind::Schema)
     } else {
@@ -248,12 +253,14 @@ fn show(reader: &mut Reader<'_>) -> Result<StatementKind> {
         Show::MaterializedViews
     } else if reader.eat(&["VIEWS"]) {
         Show::Views
+    } else if reader.eat(&["SINKS"]) {
+        Show::Sinks
     } else if reader.eat(&["JOBS"]) {
         Show::Jobs
     } else if reader.eat(&["CREATE"]) {
         match object_kind(reader) {
             Some(kind) if kind != ObjectKind::Schema => Show::Create(kind, reader.name()?),
-            _ => return Err(reader.unexpected("TABLE, VIEW or MATERIALIZED VIEW and a name")),
+            _ => return Err(reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW or SINK and a name")),
         }
     } else if reader.eat(&["TIME", "ZONE"]) {
         Show::Variable("timezone".into())

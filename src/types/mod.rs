@@ -3,7 +3,7 @@
 mod chunk;
 mod error;
 mod ids;
-pub(crate) mod text;
+pub mod text;
 mod time;
 
 pub use chunk::{CHUNK_ROWS_MAX, Chunk};

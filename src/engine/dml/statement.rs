@@ -8,13 +8,14 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use sqlparser::ast::{self, ObjectName, ObjectNamePart, SelectItem, TableFactor, TableWithJoins};
 use tokio::sync::OwnedMutexGuard;
 
-use crate::catalog::{Catalog, Definition, ObjectKind, Table};
+use crate::catalog::{Catalog, Definition, Table};
 use crate::engine::api::{Answer, Tag};
 use crate::engine::coordinator::TableWrite;
 use crate::engine::database::{Engine, RowTables, Writer};
 use crate::engine::ddl::no_object;
 use crate::engine::interrupt::Interrupt;
 use crate::engine::session::Session;
+use crate::engine::sink_ddl;
 use crate::sql::{self, Name, Statement, StatementKind};
 use crate::state::equal_floats;
 use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time};
@@ -28,7 +29,10 @@ use super::{change, insert};
 /// Those of its parts; nothing was written then, unless the error says that this is unknown.
 pub(crate) async fn execute(session: &mut Session, statement: &Statement, interrupt: &Interrupt) -> Result<Answer> {
     match &statement.kind {
-        StatementKind::Insert(insert) => insert::insert(session, insert, interrupt).await,
+        StatementKind::Insert(insert) => match sink_ddl::insert(session, insert, &statement.text, interrupt).await? {
+            Some(started) => Ok(started),
+            None => insert::insert(session, insert, interrupt).await,
+        },
         StatementKind::Update(update) => match update.as_ref() {
             ast::Statement::Update(update) => change::update(session, update, interrupt).await,
             _ => Err(Error::internal("an UPDATE of another kind")),
@@ -46,6 +50,8 @@ pub(crate) async fn execute(session: &mut Session, statement: &Statement, interr
 pub(crate) async fn describe(session: &Session, statement: &Statement) -> Result<Option<SchemaRef>> {
     let catalog = session.engine().catalog();
     let (target, alias, returning) = match &statement.kind {
+        // It may be a standing one, into a table that is not written by DML.
+        StatementKind::Insert(insert) if insert.returning.is_none() => return Ok(None),
         StatementKind::Insert(insert) => {
             let alias = insert.table_alias.as_ref().map(|alias| folded(&alias.alias));
             (insert::target(session.engine(), &catalog, insert)?, alias, &insert.returning)
@@ -94,14 +100,6 @@ pub(crate) fn target(engine: &Engine, catalog: &Catalog, name: &Name, verb: &str
     match &object.definition {
         Definition::Table(table) => {
             if table.connector.is_some() {
-                if verb == "INSERT" {
-                    return Err(Error::unsupported(format!(
-                        "INSERT into table \"{}\" with a connector is not supported yet",
-                        name.name
-                    ))
-                    .hint("Insert into a table without a connector.")
-                    .position(name.position));
-                }
                 return refused(
                     format!("{verb} of table \"{}\" is not possible: its rows are outside", name.name),
                     "Change the rows where the connector reads them, or copy them into a table without a connector: INSERT INTO t SELECT ...",
@@ -121,13 +119,10 @@ pub(crate) fn target(engine: &Engine, catalog: &Catalog, name: &Name, verb: &str
             })
         }
         Definition::Broken(reason) => Err(crate::engine::relations::broken(object, reason)),
-        Definition::View(_) | Definition::MaterializedView(_) => {
-            let kind = if object.kind == ObjectKind::View { "view" } else { "materialized view" };
-            refused(
-                format!("cannot change {kind} \"{}\"", name.name),
-                "Change the tables that it reads; the view follows.",
-            )
-        }
+        Definition::View(_) | Definition::MaterializedView(_) | Definition::Sink(_) => refused(
+            format!("cannot change {} \"{}\"", object.kind.name(), name.name),
+            "Change the tables that it reads; the view follows.",
+        ),
     }
 }
 

@@ -6,5 +6,6 @@ mod datetime;
 mod number;
 mod rows;
 
-pub(crate) use column::{Column, is_bare_numeric, write_json_string};
-pub(crate) use rows::JsonObjects;
+pub use column::Column;
+pub(crate) use column::{is_bare_numeric, write_json_string};
+pub use rows::JsonObjects;

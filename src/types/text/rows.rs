@@ -7,13 +7,14 @@ use super::{Column, write_json_string};
 use crate::types::Result;
 
 /// Prints the rows of one schema as JSON objects.
-pub(crate) struct JsonObjects {
+pub struct JsonObjects {
     /// Each column's name, quoted, with its colon.
     names: Vec<Vec<u8>>,
 }
 
 impl JsonObjects {
-    pub(crate) fn new(schema: &Schema) -> JsonObjects {
+    /// For rows of a schema.
+    pub fn new(schema: &Schema) -> JsonObjects {
         let names = schema
             .fields()
             .iter()
@@ -31,12 +32,12 @@ impl JsonObjects {
     ///
     /// # Errors
     /// 0A000 for a type that has no text form.
-    pub(crate) fn columns(batch: &RecordBatch) -> Result<Vec<Column>> {
+    pub fn columns(batch: &RecordBatch) -> Result<Vec<Column>> {
         batch.columns().iter().map(Column::new).collect()
     }
 
     /// Appends one row.
-    pub(crate) fn print(&self, columns: &[Column], row: usize, out: &mut Vec<u8>) {
+    pub fn print(&self, columns: &[Column], row: usize, out: &mut Vec<u8>) {
         out.push(b'{');
         for (index, (name, column)) in self.names.iter().zip(columns).enumerate() {
             if index > 0 {
