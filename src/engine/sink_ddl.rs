@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use sqlparser::ast::{self, Spanned as _};
+use sqlparser::ast;
 
 use crate::catalog::{self, Definition, Object, SinkDefinition, Table};
 use crate::connectors::ConnectorColumn;
@@ -34,6 +34,9 @@ pub(crate) async fn create_sink(session: &Session, create: &CreateSink, interrup
     }
     let (engine, relations, of) = (Arc::clone(session.engine()), session.relations(), create.clone());
     let defined = interrupt.run(async move { sink(&engine, &relations, &of).await }).await?;
+    if let Some(RelationKind::Sink { target, .. }) = &defined.kind {
+        target.sink.check_new().map_err(|error| error.position_or(Some(create.name.position)))?;
+    }
     let text = sql::show_create_sink(create);
     let created = NewObject { name: &create.name, kind: catalog::ObjectKind::Sink, text };
     let (_, notices) = ddl::install(session, created, defined, turn, interrupt).await?;
@@ -216,7 +219,6 @@ async fn assigned_query(
 pub(crate) async fn insert(
     session: &Session,
     insert: &ast::Insert,
-    text: &str,
     interrupt: &Interrupt,
 ) -> Result<Option<Answer>> {
     let ast::TableObject::TableName(name) = &insert.table else { return Ok(None) };
@@ -239,8 +241,11 @@ pub(crate) async fn insert(
         return Err(refused("RETURNING"));
     }
     let Some(source) = &insert.source else { return Err(refused("DEFAULT VALUES")) };
-    let start = usize::try_from(source.span().start.column).unwrap_or(1).max(1);
-    let written: String = text.chars().skip(start - 1).collect();
+    // Printed anew, since the query's own text may begin before what its tokens say.
+    let written = source.to_string();
+    if sql::query(&written).ok().as_ref() != Some(source) {
+        return Err(refused("this form"));
+    }
     let query_text = match insert.columns.as_slice() {
         [] => written,
         listed => listed_query(table, listed, &written)?,

@@ -168,7 +168,7 @@ const WRONG: &[(&str, SqlState, usize)] = &[
     ("CREATE TABLE t (a int) WITH (a = 1, A = 2)", SqlState::SyntaxError, 37),
     ("CREATE TABLE a.b.c (a int)", SqlState::FeatureNotSupported, 14),
     ("CREATE SOURCE t (a int)", SqlState::FeatureNotSupported, 8),
-    ("CREATE SINK s FROM t", SqlState::FeatureNotSupported, 8),
+    ("CREATE SINK s FROM t", SqlState::SyntaxError, 13),
     ("CREATE STREAM s (a int)", SqlState::FeatureNotSupported, 8),
     ("CREATE INDEX i ON t (a)", SqlState::FeatureNotSupported, 8),
     ("CREATE FUNCTION f() RETURNS int", SqlState::FeatureNotSupported, 8),

@@ -29,7 +29,7 @@ use super::{change, insert};
 /// Those of its parts; nothing was written then, unless the error says that this is unknown.
 pub(crate) async fn execute(session: &mut Session, statement: &Statement, interrupt: &Interrupt) -> Result<Answer> {
     match &statement.kind {
-        StatementKind::Insert(insert) => match sink_ddl::insert(session, insert, &statement.text, interrupt).await? {
+        StatementKind::Insert(insert) => match sink_ddl::insert(session, insert, interrupt).await? {
             Some(started) => Ok(started),
             None => insert::insert(session, insert, interrupt).await,
         },
