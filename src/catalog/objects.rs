@@ -1,8 +1,8 @@
 //! What the catalog holds.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use serde::{Deserialize, Serialize};
 use sqlparser::ast;
 
@@ -19,6 +19,8 @@ pub enum ObjectKind {
     View,
     /// A materialized view.
     MaterializedView,
+    /// The rows of a table with a connector that could not be read. It comes and goes with its table.
+    Errors,
 }
 
 impl ObjectKind {
@@ -28,6 +30,7 @@ impl ObjectKind {
             ObjectKind::Table => "table",
             ObjectKind::View => "view",
             ObjectKind::MaterializedView => "materialized view",
+            ObjectKind::Errors => "errors table",
         }
     }
 
@@ -37,6 +40,8 @@ impl ObjectKind {
             ObjectKind::Table => "TABLE",
             ObjectKind::View => "VIEW",
             ObjectKind::MaterializedView => "MATERIALIZED VIEW",
+            // No statement names it: its table does.
+            ObjectKind::Errors => "TABLE",
         }
     }
 }
@@ -56,6 +61,8 @@ pub struct Object {
     pub depends_on: Vec<RelationId>,
     /// Its CREATE statement in canonical form.
     pub text: String,
+    /// The number of its errors relation, if it has one.
+    pub errors: Option<RelationId>,
     /// What the text means.
     pub definition: Definition,
 }
@@ -69,6 +76,8 @@ pub enum Definition {
     View(View),
     /// A materialized view.
     MaterializedView(MaterializedView),
+    /// The bad rows of this relation.
+    Errors(RelationId),
     /// The text could not be planned when the database was opened; reads fail with the reason.
     Broken(Error),
 }
@@ -132,7 +141,41 @@ pub struct MaterializedView {
     pub plan: Arc<JobPlan>,
 }
 
+/// The columns of every errors relation.
+pub fn errors_schema() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        Arc::new(Schema::new(vec![
+            Field::new("raw", DataType::Utf8, true),
+            Field::new("error", DataType::Utf8, true),
+            Field::new("column", DataType::Utf8, true),
+            Field::new("split", DataType::Utf8, true),
+            Field::new("offset", DataType::Int64, true),
+            Field::new("time", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())), true),
+        ]))
+    });
+    Arc::clone(&SCHEMA)
+}
+
+/// The name of the errors relation of a relation.
+pub fn errors_name(name: &str) -> String {
+    format!("{name}_errors")
+}
+
 impl Object {
+    /// Its errors relation as an object of its own, if it has one.
+    pub fn errors_object(&self) -> Option<Object> {
+        self.errors.map(|id| Object {
+            id,
+            schema: self.schema.clone(),
+            name: errors_name(&self.name),
+            kind: ObjectKind::Errors,
+            depends_on: vec![self.id],
+            text: String::new(),
+            errors: None,
+            definition: Definition::Errors(self.id),
+        })
+    }
+
     /// `schema.name`.
     pub fn qualified_name(&self) -> String {
         format!("{}.{}", self.schema, self.name)
@@ -144,6 +187,7 @@ impl Object {
             Definition::Table(table) => Some(Arc::clone(&table.row_schema)),
             Definition::View(view) => Some(Arc::clone(&view.row_schema)),
             Definition::MaterializedView(view) => Some(Arc::clone(view.plan.schema())),
+            Definition::Errors(_) => Some(errors_schema()),
             Definition::Broken(_) => None,
         }
     }
@@ -153,7 +197,7 @@ impl Object {
         match &self.definition {
             Definition::Table(table) => &table.key,
             Definition::MaterializedView(view) => &view.plan.key,
-            Definition::View(_) | Definition::Broken(_) => &[],
+            Definition::View(_) | Definition::Errors(_) | Definition::Broken(_) => &[],
         }
     }
 
@@ -163,7 +207,8 @@ impl Object {
             // Rows of a connector are only ever added.
             Definition::Table(table) => table.append_only || table.connector.is_some(),
             Definition::MaterializedView(view) => view.plan.append_only,
-            Definition::View(_) | Definition::Broken(_) => false,
+            // Its oldest rows go when there are too many.
+            Definition::View(_) | Definition::Errors(_) | Definition::Broken(_) => false,
         }
     }
 

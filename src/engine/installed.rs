@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use super::coordinator::{RelationKind, RelationSpec, RelationState, RelationStatus};
+use super::source_progress::SourceProgress;
+use crate::connectors::SourceTable;
 use crate::exec::ImportKind;
 use crate::exec::arrangement::Layout;
 use crate::exec::plan::{JobPlan, OperatorSpec};
 use crate::exec::relation::{Progress, RelationShared, lock};
-use crate::exec::source::Source;
 use crate::types::{Error, RelationId, Result, SqlState, Time};
 
 /// A relation that is installed.
@@ -19,13 +20,23 @@ pub(super) struct Installed {
     layout: Option<Arc<Layout>>,
     imports: Vec<RelationId>,
     since_millis: u64,
+    /// Of an external table.
+    progress: Option<Arc<SourceProgress>>,
 }
 
 impl Installed {
     /// An external table.
     pub(super) fn external(spec: RelationSpec, as_of: Time) -> Installed {
         let shared = RelationShared::new(spec.id, spec.qualified_name.clone(), 0, 0, 0, as_of);
-        Installed { spec, shared: Arc::new(shared), layout: None, imports: Vec::new(), since_millis: as_of.as_millis() }
+        let progress = Some(Arc::new(SourceProgress::new(spec.qualified_name.clone())));
+        Installed {
+            spec,
+            shared: Arc::new(shared),
+            layout: None,
+            imports: Vec::new(),
+            since_millis: as_of.as_millis(),
+            progress,
+        }
     }
 
     /// A relation whose rows are kept.
@@ -55,6 +66,7 @@ impl Installed {
             layout: Some(Arc::new(layout)),
             imports,
             since_millis: as_of.as_millis(),
+            progress: None,
         })
     }
 
@@ -114,11 +126,16 @@ impl Relations {
     ///
     /// # Errors
     /// 42P01 when it is not installed.
-    pub(super) fn source(&self, id: RelationId) -> Result<Option<Arc<dyn Source>>> {
+    pub(super) fn source(&self, id: RelationId) -> Result<Option<SourceTable>> {
         match &lock(&self.installed).get(&id).ok_or_else(gone)?.spec.kind {
-            RelationKind::External { source } => Ok(Some(Arc::clone(source))),
-            RelationKind::Table { .. } | RelationKind::View { .. } => Ok(None),
+            RelationKind::External { source } => Ok(Some(source.clone())),
+            RelationKind::Table { .. } | RelationKind::View { .. } | RelationKind::Errors { .. } => Ok(None),
         }
+    }
+
+    /// How far an external table was read; `None` for other relations.
+    pub(super) fn progress_of(&self, id: RelationId) -> Option<Arc<SourceProgress>> {
+        lock(&self.installed).get(&id).and_then(|relation| relation.progress.clone())
     }
 
     /// How far the slowest of some jobs is; failed ones hold nobody back.
@@ -157,6 +174,17 @@ impl Relations {
         for relation in std::iter::once(&table).chain(jobs).filter_map(|id| installed.get(id)) {
             if relation.shared.fail(error.clone()) {
                 tracing::warn!(job = %relation.shared.name, error = ?error, "a source cannot be read");
+            }
+        }
+        self.progress.signal();
+    }
+
+    /// Jobs fail for a reason outside of the workers.
+    pub(super) fn fail_jobs(&self, jobs: &[RelationId], error: &Error) {
+        let installed = lock(&self.installed);
+        for relation in jobs.iter().filter_map(|id| installed.get(id)) {
+            if relation.shared.fail(error.clone()) {
+                tracing::warn!(job = %relation.shared.name, error = ?error, "job failed");
             }
         }
         self.progress.signal();

@@ -11,6 +11,8 @@
 
 mod aggregate_functions;
 mod api;
+mod bad_rows;
+mod computed;
 pub mod coordinator;
 mod cursor;
 mod database;
@@ -32,6 +34,8 @@ mod sequencer;
 mod session;
 mod settings;
 mod show;
+mod source_progress;
+mod system_tables;
 mod timeline;
 mod yielding;
 

@@ -10,11 +10,11 @@
 
 use std::sync::Arc;
 
-use crate::catalog::{Definition, ObjectKind, ObjectRecord};
+use crate::catalog::{Definition, ObjectKind, ObjectRecord, errors_name};
 use crate::sql::{self, StatementKind};
 use crate::types::{Error, Result, SqlState};
 
-use super::coordinator::RelationSpec;
+use super::coordinator::{RelationKind, RelationSpec};
 use super::database::Engine;
 use super::define::{self, Defined};
 use super::relations::Relations;
@@ -33,7 +33,12 @@ pub(crate) async fn recover(engine: &Arc<Engine>, records: Vec<ObjectRecord>) ->
                 }
                 if let Some(kind) = defined.kind {
                     let qualified_name = format!("{}.{}", record.schema, record.name);
-                    specs.push(RelationSpec { id: record.id, qualified_name, kind });
+                    specs.push(RelationSpec { id: record.id, qualified_name: qualified_name.clone(), kind });
+                    specs.extend(record.errors.map(|errors| RelationSpec {
+                        id: errors,
+                        qualified_name: errors_name(&qualified_name),
+                        kind: RelationKind::Errors { of: record.id },
+                    }));
                 }
                 defined.definition
             }

@@ -121,6 +121,10 @@ pub(crate) fn target(engine: &Engine, catalog: &Catalog, name: &Name, verb: &str
             })
         }
         Definition::Broken(reason) => Err(crate::engine::relations::broken(object, reason)),
+        Definition::Errors(_) => refused(
+            format!("{verb} of errors table \"{}\" is not possible", name.name),
+            "Its rows come from reading the source; the option errors_retention bounds them.",
+        ),
         Definition::View(_) | Definition::MaterializedView(_) => {
             let kind = if object.kind == ObjectKind::View { "view" } else { "materialized view" };
             refused(
