@@ -11,6 +11,8 @@
 
 mod aggregate_functions;
 mod api;
+mod bad_rows;
+mod computed;
 pub mod coordinator;
 mod cursor;
 mod database;
@@ -34,6 +36,8 @@ mod settings;
 mod show;
 mod sink_ddl;
 mod sinks;
+mod source_progress;
+mod system_tables;
 mod timeline;
 mod yielding;
 

@@ -8,7 +8,6 @@ use crate::types::{Error, Result};
 /// Statements that are refused by their first words: words, what it is called, hint. The longest
 /// match comes first.
 const STATEMENTS: &[(&[&str], &str, &str)] = &[
-    (&["CREATE", "SOURCE"], "CREATE SOURCE", "Write CREATE TABLE t (…) WITH (connector = …)."),
     (
         &["CREATE", "STREAM"],
         "CREATE STREAM",
@@ -89,7 +88,6 @@ const STATEMENTS: &[(&[&str], &str, &str)] = &[
     (&["LOAD"], "LOAD", "Use a table WITH (connector = 'file', …)."),
     (&["USE"], "USE", "There is one database; write schema.name."),
     (&["EXPLAIN", "ANALYZE"], "EXPLAIN ANALYZE", "Write EXPLAIN without ANALYZE."),
-    (&["SHOW", "SOURCES"], "SHOW SOURCES", "Write SHOW TABLES: sources are tables with a connector."),
     (&["SHOW", "WATERMARKS"], "SHOW WATERMARKS", "Write SHOW JOBS."),
     (&["SHOW", "COLUMNS"], "SHOW COLUMNS", "Write DESCRIBE t."),
     (&["SHOW", "DATABASES"], "SHOW DATABASES", "There is one database, clink."),

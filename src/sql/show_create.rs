@@ -41,6 +41,9 @@ fn column(column: &ColumnDefinition) -> String {
     if !column.nullable {
         text.push_str(" NOT NULL");
     }
+    if let Some(computed) = &column.computed {
+        text.push_str(&format!(" GENERATED ALWAYS AS ({computed})"));
+    }
     if let Some(default) = &column.default {
         // In parentheses any expression may follow DEFAULT.
         text.push_str(&match default {

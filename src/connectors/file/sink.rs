@@ -122,8 +122,9 @@ impl Sink for FileSink {
         if self.folder || !self.path.exists() {
             return Ok(());
         }
-        Err(Error::new(SqlState::DuplicateObject, format!("file \"{}\" is there already", self.path.display()))
-            .hint("Name a file that is not there, or a folder, with a slash at the end: a sink replaces no file of others."))
+        Err(Error::new(SqlState::DuplicateObject, format!("file \"{}\" is there already", self.path.display())).hint(
+            "Name a file that is not there, or a folder, with a slash at the end: a sink replaces no file of others.",
+        ))
     }
 
     fn open(&self, job: &str, generation: u64) -> Result<Box<dyn SinkWriter>> {
