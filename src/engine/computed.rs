@@ -89,7 +89,7 @@ impl Source for ComputedSource {
         }
         let inner = self.inner.open(&ReadRequest { columns: read.into(), offsets: true, ..request.clone() })?;
         let schema = Arc::clone(&self.schema);
-        Ok(Box::new(ComputedReader { inner, schema, columns, offsets: request.offsets }))
+        Ok(Box::new(ComputedReader { inner, schema, columns, needed: self.needed.len(), offsets: request.offsets }))
     }
 
     fn ends(&self) -> bool {
@@ -114,6 +114,8 @@ struct ComputedReader {
     inner: Box<dyn SourceReader>,
     schema: SchemaRef,
     columns: Vec<OutColumn>,
+    /// How many of the columns read the expressions need: the first ones.
+    needed: usize,
     offsets: bool,
 }
 
@@ -182,7 +184,7 @@ impl SourceReader for ComputedReader {
                 self.find_bad(&rows, 0, &mut good, &mut faults);
                 for (row, error) in faults {
                     let offset = offsets.get(row).copied().unwrap_or(end);
-                    let raw = text_of(&rows, row)?;
+                    let raw = text_of(&rows, row, self.needed)?;
                     bad.push(BadRow::new(error.code(), raw.as_bytes(), error.message().to_owned(), None, offset));
                 }
                 bad.sort_by_key(|row| row.offset);
@@ -201,11 +203,11 @@ impl SourceReader for ComputedReader {
     }
 }
 
-/// What is known of a row as text: the columns that were read.
-fn text_of(rows: &RecordBatch, row: usize) -> Result<String> {
+/// A row as text: its first columns, which every pass reads, so that it is the same in each.
+fn text_of(rows: &RecordBatch, row: usize, columns: usize) -> Result<String> {
     let options = FormatOptions::default().with_null("null").with_display_error(true);
     let mut text = String::from("{");
-    for (field, array) in rows.schema().fields().iter().zip(rows.columns()) {
+    for (field, array) in rows.schema().fields().iter().zip(rows.columns()).take(columns) {
         let value = ArrayFormatter::try_new(array, &options)?;
         let comma = if text.len() > 1 { ", " } else { "" };
         text.push_str(&format!("{comma}{}: {}", field.name(), value.value(row)));

@@ -5,6 +5,7 @@
 //! new splits and after a while lets all be read again.
 
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -28,8 +29,10 @@ const THREADS_MAX: usize = 4;
 const READS_IN_A_ROW: usize = 64;
 /// How long a source that had nothing is left alone.
 const POLL: Duration = Duration::from_millis(50);
-/// How often new splits are looked for.
-const DISCOVERY: Duration = Duration::from_secs(1);
+/// How long looking for new splits may be put off.
+const DISCOVERY_MAX: Duration = Duration::from_secs(1);
+/// Looking for new splits takes at most this part of the time.
+const DISCOVERY_PART: u32 = 20;
 /// Reads a second of a source whose rows are limited.
 const LIMITED_READS: u64 = 20;
 
@@ -234,6 +237,8 @@ struct Queue {
     discover_at: Option<Instant>,
     /// What [`Shared::asked`] was when the round began.
     round_asked: u64,
+    /// The last [`FromReader::Level`] that was sent.
+    told: u64,
     /// The limit on rows lets the next read begin.
     next_read: Option<Instant>,
     /// The end was sent, or nobody wants more.
@@ -324,6 +329,13 @@ enum Left {
 
 impl Reading {
     fn run(&self, first: bool) {
+        // A library that panics over a damaged file must not look like the end of that file.
+        if catch_unwind(AssertUnwindSafe(|| self.read_splits(first))).is_err() {
+            self.fail(Error::internal("reading the source panicked").hint("The server's log has more."));
+        }
+    }
+
+    fn read_splits(&self, first: bool) {
         if first {
             if let Err(error) = self.discover() {
                 return self.fail(error);
@@ -407,17 +419,20 @@ impl Reading {
             // A round is over. This thread looks after the next one; the others wait.
             queue.busy += 1;
             let round = queue.round_asked;
-            let asked = self.shared.asked.load(Ordering::Acquire);
-            if asked == round {
+            if round > queue.told {
+                queue.told = round;
+                drop(queue);
+                let wanted = self.send(FromReader::Level(round));
+                queue = self.shared.lock();
+                queue.over |= !wanted;
+            }
+            if self.shared.asked.load(Ordering::Acquire) == round {
                 let waited = self.shared.changed.wait_timeout(queue, POLL);
                 queue = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
             queue.round_asked = self.shared.asked.load(Ordering::Acquire);
             let fresh = queue.round_asked > round;
             drop(queue);
-            if round > 0 && !self.send(FromReader::Level(round)) {
-                self.shared.lock().over = true;
-            }
             if let Err(error) = self.discover_when_due(fresh) {
                 self.fail(error);
             }
@@ -444,9 +459,10 @@ impl Reading {
             queue.known.iter().map(|(split, offset)| (split.clone(), *offset)).collect()
         };
         let source = &self.shared.source.source;
+        let began = Instant::now();
         let splits = source.splits(&known)?;
         let mut queue = self.shared.lock();
-        queue.discover_at = Some(Instant::now() + DISCOVERY);
+        queue.discover_at = Some(Instant::now() + (began.elapsed() * DISCOVERY_PART).min(DISCOVERY_MAX));
         if self.shared.past {
             return Ok(());
         }

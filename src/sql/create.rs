@@ -136,6 +136,7 @@ fn table(reader: &mut Reader<'_>, source: bool) -> Result<CreateTable> {
                     | "SETTINGS"
                     | "ENGINE"
                     | "COMMENT"
+                    | "FORMAT"
                     | "DISTRIBUTED"
                     | "LIKE"
             )
@@ -321,6 +322,12 @@ fn column(reader: &mut Reader<'_>, table: &str, columns: &mut Columns) -> Result
             return Err(refuse(reader, "REFERENCES", "Leave it out: references are not checked."));
         } else if reader.at(&["COLLATE"]) {
             return Err(refuse(reader, "COLLATE", "Leave it out: texts are ordered by their bytes."));
+        } else if reader.at(&["AS"]) {
+            return Err(refuse(
+                reader,
+                "AS behind a column's type",
+                "Write c int GENERATED ALWAYS AS (…), or c AS … without a type.",
+            ));
         } else if reader.at(&["GENERATED"]) {
             generated(reader, &mut column)?;
         } else if reader.at(&["METADATA"]) {

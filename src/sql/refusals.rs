@@ -125,9 +125,7 @@ const PHRASES: &[(&[&str], &str, &str)] = &[
     (&["MZ_NOW", "("], "mz_now()", "Filter by now() in a SELECT over the view."),
     (&["PROCTIME", "("], "PROCTIME()", "Store the time in a column: INSERT … now()."),
     (&["TABLESAMPLE"], "TABLESAMPLE", "Use LIMIT, or WHERE with a hash of the key."),
-    (&["GENERATED", "ALWAYS"], "generated columns", "Compute the column in a view."),
     (&["GENERATED", "BY"], "identity columns", "Give the value in INSERT."),
-    (&["FORMAT", "PLAIN"], "FORMAT … ENCODE …", "Write WITH (…, format = 'json')."),
 ];
 
 /// The tokens' unquoted words in upper case, with other tokens as they are written.

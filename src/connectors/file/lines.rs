@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::records::{Next, Records};
 use super::splits::FollowedFiles;
-use crate::connectors::formats::csv::CsvDecoder;
+use crate::connectors::formats::csv::{CsvDecoder, without_line_end};
 use crate::connectors::formats::json::JsonDecoder;
 use crate::connectors::formats::{Columns, ROW_BYTES_MAX, RowError};
 use crate::exec::source::{BadRow, Offset, Read, SourceReader, SplitId};
@@ -84,7 +84,8 @@ impl LinesReader {
             Next::End => Ok(false),
             Next::TooLong(raw) => {
                 let reason = format!("the row is longer than {} MiB", ROW_BYTES_MAX >> 20);
-                bad.push(BadRow::new(SqlState::ProgramLimitExceeded, &raw, reason, None, Offset(start)));
+                let raw = without_line_end(&raw);
+                bad.push(BadRow::new(SqlState::ProgramLimitExceeded, raw, reason, None, Offset(start)));
                 Ok(true)
             }
             Next::Record(record) => {
@@ -96,9 +97,7 @@ impl LinesReader {
                 if let Err(error) = decoded {
                     // When quotes were not closed, the next lines are not part of the fault.
                     let line = memchr::memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1);
-                    let raw = bytes.get(..line).unwrap_or_default();
-                    let raw = raw.strip_suffix(b"\n").unwrap_or(raw);
-                    let raw = raw.strip_suffix(b"\r").unwrap_or(raw);
+                    let raw = without_line_end(bytes.get(..line).unwrap_or_default());
                     bad.push(BadRow::new(error.code, raw, error.reason, error.column, Offset(start)));
                     if line < bytes.len() {
                         self.records.take_back(&record, line);

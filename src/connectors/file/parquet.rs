@@ -121,7 +121,13 @@ impl ParquetFile {
             .filter_map(|index| {
                 let column = self.columns.get(index)?.clone();
                 let place = self.fields.get(index).copied().flatten();
-                Some(Part { index, column, place: place.and_then(|root| roots.iter().position(|r| *r == root)) })
+                let checked = self.may_be_bad(index, schema);
+                Some(Part {
+                    index,
+                    column,
+                    checked,
+                    place: place.and_then(|root| roots.iter().position(|r| *r == root)),
+                })
             })
             .collect();
         Ok(ParquetReader {
@@ -209,6 +215,8 @@ struct Part {
     /// In the table.
     index: usize,
     column: ConnectorColumn,
+    /// It is read in every pass.
+    checked: bool,
     /// In what is read of the file.
     place: Option<usize>,
 }
@@ -228,6 +236,20 @@ pub(crate) struct ParquetReader {
 }
 
 impl ParquetReader {
+    /// A row as text: the columns that are read in every pass, so that it is the same in each.
+    fn text_of(&self, batch: &RecordBatch, row: usize) -> Result<String> {
+        let options = FormatOptions::default().with_null("null").with_display_error(true);
+        let mut text = String::from("{");
+        for part in self.parts.iter().filter(|part| part.checked) {
+            let Some(array) = part.place.and_then(|place| batch.columns().get(place)) else { continue };
+            let value = ArrayFormatter::try_new(array, &options)?;
+            let comma = if text.len() > 1 { ", " } else { "" };
+            text.push_str(&format!("{comma}{}: {}", part.column.name, value.value(row)));
+        }
+        text.push('}');
+        Ok(text)
+    }
+
     fn convert(&self, batch: &RecordBatch) -> Result<(RecordBatch, Vec<BadRow>)> {
         let rows = batch.num_rows();
         let mut faults: Vec<Option<(SqlState, String, usize)>> = Vec::new();
@@ -251,8 +273,11 @@ impl ParquetReader {
                 let nulls = from.logical_nulls();
                 let was_null = |row: usize| nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
                 for row in (0..rows).filter(|row| to.is_null(*row) && !was_null(*row)) {
-                    let reason = format!("the value is out of range for type {}", column.data_type);
-                    fault(row, SqlState::NumericOutOfRange, reason);
+                    fault(
+                        row,
+                        SqlState::NumericOutOfRange,
+                        "the value is out of range for the column's type".to_owned(),
+                    );
                 }
             }
             if !column.nullable && to.null_count() > 0 {
@@ -275,7 +300,7 @@ impl ParquetReader {
         for (row, fault) in faults.iter().enumerate() {
             if let Some((code, reason, part)) = fault {
                 let name = self.parts.get(*part).map(|part| part.column.name.clone());
-                let raw = text_of(batch, row)?;
+                let raw = self.text_of(batch, row)?;
                 let offset = Offset(self.offset + row as u64);
                 bad.push(BadRow::new(*code, raw.as_bytes(), reason.clone(), name, offset));
             }
@@ -310,19 +335,6 @@ fn converted(array: &ArrayRef, to: &DataType) -> Result<ArrayRef> {
         DataType::Float32 => Arc::new(unary::<_, _, Float32Type>(array.as_primitive::<Float32Type>(), |x| x + 0.0)),
         _ => array,
     })
-}
-
-/// A row as text.
-fn text_of(batch: &RecordBatch, row: usize) -> Result<String> {
-    let options = FormatOptions::default().with_null("null").with_display_error(true);
-    let mut text = String::new();
-    for (field, array) in batch.schema().fields().iter().zip(batch.columns()) {
-        let value = ArrayFormatter::try_new(array, &options)?;
-        text.push_str(if text.is_empty() { "{" } else { ", " });
-        text.push_str(&format!("{}: {}", field.name(), value.value(row)));
-    }
-    text.push('}');
-    Ok(text)
 }
 
 impl SourceReader for ParquetReader {

@@ -210,7 +210,8 @@ fn check_carriage_return(unquoted: &[u8]) -> Result<(), RowError> {
     Ok(())
 }
 
-fn without_line_end(record: &[u8]) -> &[u8] {
+/// A record without LF or CRLF at its end.
+pub(crate) fn without_line_end(record: &[u8]) -> &[u8] {
     let record = record.strip_suffix(b"\n").unwrap_or(record);
     record.strip_suffix(b"\r").unwrap_or(record)
 }
