@@ -84,6 +84,11 @@ impl FileSink {
             let _ = options.take(name);
         }
         options.finish()?;
+        if path.text.contains(['*', '?', '[']) {
+            return Err(Error::new(SqlState::UndefinedFile, "a pattern of names cannot be written")
+                .hint("Name a file, or a folder with a slash at the end.")
+                .position(path.position));
+        }
         let folder = path.text.ends_with('/') || Path::new(&path.text).is_dir();
         let absolute = std::path::absolute(&path.text)?;
         if matches!(format, Format::Parquet) && !folder {
