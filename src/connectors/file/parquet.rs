@@ -111,13 +111,6 @@ impl ParquetFile {
         let from = usize::try_from(request.from.0).map_err(narrow)?;
         let count = request.until.map_or(rows, |until| until.0).saturating_sub(request.from.0);
         let mask = ProjectionMask::roots(self.metadata.parquet_schema(), roots.iter().copied());
-        let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(self.file, self.metadata.clone())
-            .with_projection(mask)
-            .with_batch_size(CHUNK_ROWS_MAX)
-            .with_offset(from)
-            .with_limit(usize::try_from(count).map_err(narrow)?)
-            .build()
-            .map_err(|error| broken(&self.path, &error))?;
         let parts = wanted
             .into_iter()
             .filter_map(|(index, checked)| {
@@ -131,6 +124,13 @@ impl ParquetFile {
                 })
             })
             .collect();
+        let reader = ParquetRecordBatchReaderBuilder::new_with_metadata(self.file, self.metadata.clone())
+            .with_projection(mask)
+            .with_batch_size(CHUNK_ROWS_MAX)
+            .with_offset(from)
+            .with_limit(usize::try_from(count).map_err(narrow)?)
+            .build()
+            .map_err(|error| broken(&self.path, &error))?;
         Ok(ParquetReader {
             path: self.path,
             reader,
