@@ -7,8 +7,9 @@
 //! Keys are laid out so that a scan by key group is a range scan:
 //!
 //! ```text
-//! value state    [key group u8][slot '|'][key bytes]
-//! map entry      [key group u8][slot "#map" '|'][u32 LE length of key][key bytes][entry bytes]
+//! value state     [key group u8][slot '|'][key bytes]
+//! map entry       [key group u8][slot "#map" '|'][u32 LE length of key][key bytes][entry bytes]
+//! operator state  [0xFF][…], see `operator_state`
 //! ```
 //!
 //! The key group is taken over the key bytes alone (FNV-1a modulo 128), which are the typed,
@@ -19,11 +20,31 @@ mod head;
 mod key_encoding;
 mod key_index;
 mod layout;
+mod memory;
 mod multiset;
+mod operator_state;
+mod restore;
+mod share;
+mod snapshot;
+mod store;
 
-pub use backend::{MemoryBackend, StateBackend, Visit, WriteBatch};
+#[cfg(test)]
+mod conformance;
+
+pub use backend::{Capture, KeyRange, StateBackend, Values, Visit, VisitUntil, WriteBatch};
 pub use head::{Head, HeadFile};
 pub use key_encoding::{Encoded, RowCodec, equal_floats};
 pub use key_index::{KeyIndex, Slot};
-pub use layout::{map_key, map_prefix, split_map_key, split_value_key, value_key};
+pub use layout::{
+    check_slot, map_key, map_prefix, operator_key, slot_prefix, split_map_key, split_value_key, value_key,
+};
+pub use memory::MemoryBackend;
 pub use multiset::Multiset;
+pub use operator_state::{broadcast_key, get_operator_state, list_item_key, list_prefix, union_key, union_prefix};
+pub use restore::import;
+pub use share::{OPERATOR_STATE, Share};
+pub use snapshot::{
+    ChangelogReader, Content, FORMAT_VERSION, Layer, LogSegment, MaterialisationStore, RocksDbFile, Snapshot,
+    SnapshotReader, SnapshotWriter, StateVersions, VersionStamp, merge,
+};
+pub use store::{Listed, LocalStore, ObjectPartStore, Part, PartStore, Swap, Version};
