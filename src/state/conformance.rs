@@ -467,7 +467,7 @@ impl<F: Fn(&std::path::Path, &Arc<dyn PartStore>, u64, Share) -> Box<dyn StateBa
 
 fn in_memory(sharded: bool) -> Box<dyn Subject> {
     Box::new(InFolder::new(move |_, store, _, share| {
-        Box::new(MemoryBackend::new(Arc::clone(store), share.worker(), sharded))
+        Box::new(MemoryBackend::new(Arc::clone(store), PartNames::of_worker(share.worker()), sharded))
     }))
 }
 

@@ -5,14 +5,14 @@
 //! `memory+sharded://` there is one for each key group, so it copies a 128th. Both write the same bytes.
 
 use std::collections::BTreeMap;
-use std::ops::{Bound, ControlFlow};
+use std::ops::Bound;
 use std::sync::Arc;
 
 use super::backend::{Capture, KeyRange, StateBackend, VisitUntil, WriteBatch};
 use super::restore::restore_arrow;
 use super::share::Share;
 use super::snapshot::{Content, Snapshot, SnapshotWriter, StateVersions};
-use super::store::PartStore;
+use super::store::{PartNames, PartStore};
 use crate::types::{CheckpointId, Error, KEY_GROUPS, OperatorId, Result, SqlState};
 
 type Segment = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -23,15 +23,14 @@ pub struct MemoryBackend {
     operators: BTreeMap<OperatorId, Vec<Arc<Segment>>>,
     sharded: bool,
     versions: StateVersions,
-    // Where checkpoints go, and the number of the worker in their names.
-    checkpoints: Option<(Arc<dyn PartStore>, usize)>,
+    checkpoints: Option<(Arc<dyn PartStore>, PartNames)>,
 }
 
 impl MemoryBackend {
-    /// One whose checkpoints are written to `store` by worker `worker`. With `sharded`, a capture makes at most a key
-    /// group's entries be copied at a write.
-    pub fn new(store: Arc<dyn PartStore>, worker: usize, sharded: bool) -> MemoryBackend {
-        MemoryBackend { sharded, checkpoints: Some((store, worker)), ..MemoryBackend::default() }
+    /// One whose checkpoints are written to `store`. With `sharded`, a write after a capture copies at most the entries
+    /// of a key group.
+    pub fn new(store: Arc<dyn PartStore>, names: PartNames, sharded: bool) -> MemoryBackend {
+        MemoryBackend { sharded, checkpoints: Some((store, names)), ..MemoryBackend::default() }
     }
 
     /// Number of entries of an operator.
@@ -98,14 +97,14 @@ impl StateBackend for MemoryBackend {
     }
 
     fn capture(&mut self, checkpoint: CheckpointId) -> Result<Capture> {
-        let Some((store, worker)) = self.checkpoints.clone() else {
+        let Some((store, names)) = self.checkpoints.clone() else {
             return Err(Error::new(SqlState::ObjectNotReady, "this state is kept in memory alone")
                 .hint("Give the server a --checkpoint-dir."));
         };
         let frozen = self.clone();
         Ok(Capture::new(checkpoint, move || {
-            let part = store.put(&format!("cp-{checkpoint}/w{worker}.arrow"), frozen.encode()?.into())?;
-            Ok(Snapshot { checkpoint, content: Content::Arrow { part } })
+            let part = store.put(&names.part(checkpoint, "state.arrow"), frozen.encode()?.into())?;
+            Ok(Snapshot::new(checkpoint, Content::Arrow { part }))
         }))
     }
 
@@ -122,9 +121,6 @@ impl StateBackend for MemoryBackend {
         self.versions = versions;
     }
 }
-
-/// Continues for ever: for visitors that never stop.
-pub(super) const GO_ON: ControlFlow<()> = ControlFlow::Continue(());
 
 #[cfg(test)]
 mod tests {
@@ -158,7 +154,7 @@ mod tests {
     fn a_write_after_a_capture_copies_one_group() {
         let folder = tempfile::tempdir().expect("a folder");
         let store = super::super::store::LocalStore::open(folder.path(), false, Default::default()).expect("opens");
-        let mut backend = MemoryBackend::new(Arc::new(store), 0, true);
+        let mut backend = MemoryBackend::new(Arc::new(store), PartNames::of_worker(0), true);
         let operator = OperatorId::from_u64(1);
         for group in 0..128_u8 {
             backend.put(operator, &[group, b's', b'|', 1], b"v").expect("memory");

@@ -16,6 +16,8 @@
 //! order-preserving encoding of [`RowCodec`]. Deliberately absent: operators, SQL.
 
 mod backend;
+mod changelog;
+mod deferred;
 mod head;
 mod key_encoding;
 mod key_index;
@@ -24,6 +26,7 @@ mod memory;
 mod multiset;
 mod operator_state;
 mod restore;
+mod retention;
 mod share;
 mod snapshot;
 mod store;
@@ -32,6 +35,8 @@ mod store;
 mod conformance;
 
 pub use backend::{Capture, KeyRange, StateBackend, Values, Visit, VisitUntil, WriteBatch};
+pub use changelog::{ChangelogBackend, ChangelogOptions};
+pub use deferred::Background;
 pub use head::{Head, HeadFile};
 pub use key_encoding::{Encoded, RowCodec, equal_floats};
 pub use key_index::{KeyIndex, Slot};
@@ -42,9 +47,10 @@ pub use memory::MemoryBackend;
 pub use multiset::Multiset;
 pub use operator_state::{broadcast_key, get_operator_state, list_item_key, list_prefix, union_key, union_prefix};
 pub use restore::import;
+pub use retention::{released_parts, sweep};
 pub use share::{OPERATOR_STATE, Share};
 pub use snapshot::{
     ChangelogReader, Content, FORMAT_VERSION, Layer, LogSegment, MaterialisationStore, RocksDbFile, Snapshot,
     SnapshotReader, SnapshotWriter, StateVersions, VersionStamp, merge,
 };
-pub use store::{Listed, LocalStore, ObjectPartStore, Part, PartStore, Swap, Version};
+pub use store::{Listed, LocalStore, ObjectPartStore, Part, PartNames, PartStore, Swap, Version};

@@ -101,7 +101,9 @@ pub(super) fn restore_arrow(
         let bytes = store.get(part)?;
         let reader = SnapshotReader::new(&bytes)?;
         loader.add_versions(reader.versions())?;
-        reader.visit(&mut |operator, key, value| loader.add(operator, key, value))?;
+        reader.visit(&mut |operator, key, value| {
+            if snapshot.counts(key) { loader.add(operator, key, value) } else { Ok(()) }
+        })?;
     }
     loader.finish()
 }

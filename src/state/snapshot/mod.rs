@@ -8,14 +8,18 @@ pub use changelog::{ChangelogReader, MaterialisationStore};
 pub use format::{FORMAT_VERSION, SnapshotReader, SnapshotWriter, merge};
 pub use versions::{StateVersions, VersionStamp};
 
+use super::share::Share;
 use super::store::Part;
-use crate::types::CheckpointId;
+use crate::types::{CheckpointId, KEY_GROUPS};
 
 /// One worker's part of a checkpoint: which stored objects hold it and how they are read. Goes into the manifest.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Snapshot {
     /// The checkpoint.
     pub checkpoint: CheckpointId,
+    /// When given, of its entries only keyed ones of these groups count: the first, and the first behind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub groups: Option<(usize, usize)>,
     /// What the parts are.
     pub content: Content,
 }
@@ -31,14 +35,13 @@ pub enum Content {
     },
     /// A base and the changes since.
     Changelog {
-        /// The snapshots of the base: of this worker, or after a restore those it was restored from.
+        /// The snapshots of the base: of this worker, or after a restore those it was restored from. Of them, only
+        /// keyed entries count.
         base: Vec<Snapshot>,
-        /// Of a base that others wrote, the groups that are kept: first, and first behind.
-        base_groups: Option<(usize, usize)>,
-        /// Changes with a greater or the same sequence number are not in the base.
-        from: u64,
-        /// Segments of the log, in order.
+        /// Segments of the log, in order; what they say of operator state does not count.
         segments: Vec<LogSegment>,
+        /// All operator state, and the stamps, as a canonical stream.
+        operator_state: Part,
     },
     /// The files of a RocksDB database, by the name that they have in its folder.
     RocksDb {
@@ -56,7 +59,7 @@ pub enum Content {
     },
 }
 
-/// A segment of a changelog: the changes with sequence numbers in `[from, to)`.
+/// A segment of a changelog, of which the changes with sequence numbers in `[from, to)` count; others are in the base.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct LogSegment {
     /// First sequence number.
@@ -102,13 +105,34 @@ impl Snapshot {
     fn collect_parts<'a>(&'a self, parts: &mut Vec<&'a Part>) {
         match &self.content {
             Content::Arrow { part } => parts.push(part),
-            Content::Changelog { base, segments, .. } => {
+            Content::Changelog { base, segments, operator_state } => {
                 base.iter().for_each(|base| base.collect_parts(parts));
                 parts.extend(segments.iter().map(|segment| &segment.part));
+                parts.push(operator_state);
             }
             Content::RocksDb { files, .. } => parts.extend(files.iter().map(|file| &file.part)),
             Content::Layers { layers, .. } => parts.extend(layers.iter().map(|layer| &layer.part)),
         }
+    }
+
+    /// A snapshot that is not narrowed.
+    pub fn new(checkpoint: CheckpointId, content: Content) -> Snapshot {
+        Snapshot { checkpoint, groups: None, content }
+    }
+
+    /// The same, of which only keyed entries of a share count, and no operator state.
+    #[must_use]
+    pub fn narrowed(&self, share: Share) -> Snapshot {
+        let (ours, theirs) = (share.groups(), self.groups.unwrap_or((0, KEY_GROUPS)));
+        let first = ours.start.max(theirs.0);
+        Snapshot { groups: Some((first, ours.end.min(theirs.1).max(first))), ..self.clone() }
+    }
+
+    /// Whether an entry with this key counts.
+    pub fn counts(&self, key: &[u8]) -> bool {
+        self.groups.is_none_or(|(first, behind)| {
+            key.first().is_some_and(|group| (first..behind).contains(&usize::from(*group)))
+        })
     }
 
     /// The kind in words, for errors.

@@ -14,7 +14,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 
-use crate::types::{Error, Result, SqlState};
+use crate::types::{CheckpointId, Error, Result, SqlState};
 
 /// A stored object, as a manifest names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -154,6 +154,31 @@ pub trait PartStore: Send + Sync + std::fmt::Debug {
 
     /// The place, for messages and `SHOW`; without secrets.
     fn location(&self) -> String;
+}
+
+/// How a worker names its parts: by checkpoint and worker, which no other part shares, as ids are used once.
+#[derive(Clone, Debug)]
+pub struct PartNames {
+    prefix: String,
+    worker: usize,
+}
+
+impl PartNames {
+    /// The names of a worker.
+    pub fn of_worker(worker: usize) -> PartNames {
+        PartNames { prefix: String::new(), worker }
+    }
+
+    /// The same behind a prefix, for numbers that are not checkpoints.
+    #[must_use]
+    pub fn behind(&self, prefix: &str) -> PartNames {
+        PartNames { prefix: format!("{prefix}{}", self.prefix), worker: self.worker }
+    }
+
+    /// `cp-<checkpoint>/w<worker>/<file>`.
+    pub fn part(&self, checkpoint: CheckpointId, file: &str) -> String {
+        format!("{}cp-{checkpoint}/w{}/{file}", self.prefix, self.worker)
+    }
 }
 
 /// Refuses names that could lead out of the store.
