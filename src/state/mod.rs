@@ -24,7 +24,10 @@ mod key_index;
 mod layout;
 mod memory;
 mod multiset;
+mod operator_file;
 mod operator_state;
+mod overlay;
+mod remote;
 mod restore;
 mod retention;
 mod share;
@@ -46,6 +49,7 @@ pub use layout::{
 pub use memory::MemoryBackend;
 pub use multiset::Multiset;
 pub use operator_state::{broadcast_key, get_operator_state, list_item_key, list_prefix, union_key, union_prefix};
+pub use remote::{LayerPool, LoaderPool, RemoteOptions, RemotePool, RemoteReadBackend};
 pub use restore::import;
 pub use retention::{released_parts, sweep};
 pub use share::{OPERATOR_STATE, Share};

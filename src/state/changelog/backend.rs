@@ -1,17 +1,17 @@
 //! The backend: a working store, its log and its base.
 
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
 
 use super::super::backend::{Capture, KeyRange, StateBackend, Values, VisitUntil, WriteBatch};
 use super::super::deferred::{Background, Deferred};
+use super::super::operator_file::{self, OperatorFile};
 use super::super::operator_state::OperatorRows;
 use super::super::restore::other_kind;
 use super::super::share::Share;
-use super::super::snapshot::{Content, LogSegment, Snapshot, SnapshotReader, SnapshotWriter, StateVersions};
-use super::super::store::{Part, PartNames, PartStore};
+use super::super::snapshot::{Content, LogSegment, Snapshot, StateVersions};
+use super::super::store::{PartNames, PartStore};
 use super::log::Log;
 use super::segment::replay;
 use crate::types::{CheckpointId, Error, OperatorId, Result};
@@ -53,8 +53,7 @@ pub struct ChangelogBackend {
     logged_bytes: usize,
     /// A restored base holds more than its share: a new one is due.
     base_is_foreign: bool,
-    /// The written operator state, until it changes.
-    operator_state: Option<Arc<Deferred<Part>>>,
+    operator_file: OperatorFile,
 }
 
 impl ChangelogBackend {
@@ -82,7 +81,7 @@ impl ChangelogBackend {
             next_base: None,
             logged_bytes: 0,
             base_is_foreign: false,
-            operator_state: None,
+            operator_file: OperatorFile::default(),
         })
     }
 
@@ -140,20 +139,6 @@ impl ChangelogBackend {
     #[cfg(test)]
     pub(super) fn log(&self) -> &Log {
         &self.log
-    }
-
-    /// All operator state as a stream.
-    fn encode_operator_state(&self) -> Result<Vec<u8>> {
-        let mut writer = SnapshotWriter::new(Vec::new(), self.inner.versions())?;
-        for operator in self.inner.operators()? {
-            let empty = self.inner.get(operator, &[])?;
-            empty.map_or(Ok(()), |value| writer.push(operator, &[], &value))?;
-            let range = KeyRange { from: vec![crate::types::KEY_GROUPS as u8], to: None };
-            self.inner.scan_range(operator, &range, &mut |key, value| {
-                writer.push(operator, key, value).map(ControlFlow::Continue)
-            })?;
-        }
-        writer.finish()
     }
 
     /// Replays the logs of snapshots, the innermost first, on the restored bases.
@@ -230,7 +215,7 @@ impl StateBackend for ChangelogBackend {
     fn apply(&mut self, operator: OperatorId, batch: WriteBatch) -> Result<()> {
         for (key, value) in &batch.entries {
             if Share::is_operator_state(key) {
-                self.operator_state = None;
+                self.operator_file.touch();
             } else {
                 self.log.append(operator, key, value.as_deref());
             }
@@ -261,17 +246,11 @@ impl StateBackend for ChangelogBackend {
         let segments = self.log.segments(self.base.from);
         segments.iter().for_each(|segment| self.background.begin(&segment.upload));
         let base = self.base.snapshots.clone();
-        // Few rows; kept apart so that a restore can bring the workers' copies together by form.
-        let operator_state = match &self.operator_state {
-            Some(written) => Arc::clone(written),
-            None => {
-                let bytes = bytes::Bytes::from(self.encode_operator_state()?);
-                let (store, name) = (Arc::clone(&self.store), self.names.part(checkpoint, "operators.arrow"));
-                let part = Deferred::new(move || store.put(&name, bytes.clone()));
-                self.operator_state = Some(Arc::clone(&part));
-                part
-            }
-        };
+        let mut operator_file = std::mem::take(&mut self.operator_file);
+        let name = self.names.part(checkpoint, "operators.arrow");
+        let operator_state = operator_file.capture(&*self.inner, &self.store, name);
+        self.operator_file = operator_file;
+        let operator_state = operator_state?;
         Ok(Capture::new(checkpoint, move || {
             let operator_state = operator_state.force()?;
             let uploaded = |segment: &super::log::Segment| {
@@ -291,10 +270,7 @@ impl StateBackend for ChangelogBackend {
                 return Err(other_kind(snapshot, "changelog"));
             };
             bottom(snapshot, &mut bases);
-            let bytes = self.store.get(operator_state)?;
-            let reader = SnapshotReader::new(&bytes)?;
-            versions.merge(reader.versions())?;
-            reader.visit(&mut |operator, key, value| operator_rows.add(operator, key, value))?;
+            operator_file::read(&*self.store, operator_state, &mut operator_rows, &mut versions)?;
         }
         if !bases.is_empty() {
             self.inner.restore(&bases, share)?;
@@ -318,7 +294,7 @@ impl StateBackend for ChangelogBackend {
     }
 
     fn set_versions(&mut self, versions: StateVersions) {
-        self.operator_state = None;
+        self.operator_file.touch();
         self.inner.set_versions(versions);
     }
 
@@ -327,8 +303,7 @@ impl StateBackend for ChangelogBackend {
         let next = self.next_base.iter().filter_map(|(_, base)| base.outcome()?.ok());
         let next =
             next.flat_map(|snapshot| snapshot.parts().into_iter().map(|part| part.name.clone()).collect::<Vec<_>>());
-        let operator_state = self.operator_state.as_ref().and_then(|part| part.outcome()?.ok());
-        let log = self.log.parts().chain(operator_state).map(|part| part.name);
+        let log = self.log.parts().chain(self.operator_file.part()).map(|part| part.name);
         base.chain(next).chain(log).chain(self.inner.held_parts()).collect()
     }
 

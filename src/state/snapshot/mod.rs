@@ -45,17 +45,17 @@ pub enum Content {
     },
     /// The files of a RocksDB database, by the name that they have in its folder.
     RocksDb {
-        /// The files.
+        /// The files. What they say of operator state does not count.
         files: Vec<RocksDbFile>,
-        /// How many bytes of them were there before this checkpoint.
-        shared_bytes: u64,
+        /// All operator state, and the stamps, as a canonical stream.
+        operator_state: Part,
     },
     /// Sorted segments with newer ones first.
     Layers {
-        /// The layers.
+        /// The layers. What they say of operator state does not count.
         layers: Vec<Layer>,
-        /// Stamps, as packed text.
-        versions: String,
+        /// All operator state, and the stamps, as a canonical stream.
+        operator_state: Part,
     },
 }
 
@@ -84,10 +84,8 @@ pub struct RocksDbFile {
 pub struct Layer {
     /// The object.
     pub part: Part,
-    /// Of keyed entries, the groups that count: first, and first behind.
+    /// The groups that count: first, and first behind.
     pub groups: (usize, usize),
-    /// Whether operator state in it counts.
-    pub operator_state: bool,
     /// Entries in it, tombstones included.
     pub entries: u64,
     /// Bytes of its tail: the index of its blocks.
@@ -110,8 +108,14 @@ impl Snapshot {
                 parts.extend(segments.iter().map(|segment| &segment.part));
                 parts.push(operator_state);
             }
-            Content::RocksDb { files, .. } => parts.extend(files.iter().map(|file| &file.part)),
-            Content::Layers { layers, .. } => parts.extend(layers.iter().map(|layer| &layer.part)),
+            Content::RocksDb { files, operator_state } => {
+                parts.extend(files.iter().map(|file| &file.part));
+                parts.push(operator_state);
+            }
+            Content::Layers { layers, operator_state } => {
+                parts.extend(layers.iter().map(|layer| &layer.part));
+                parts.push(operator_state);
+            }
         }
     }
 

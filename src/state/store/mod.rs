@@ -175,6 +175,11 @@ impl PartNames {
         PartNames { prefix: format!("{prefix}{}", self.prefix), worker: self.worker }
     }
 
+    /// `w<worker>/`, behind the prefix: for parts that several checkpoints share.
+    pub fn worker_prefix(&self) -> String {
+        format!("{}w{}/", self.prefix, self.worker)
+    }
+
     /// `cp-<checkpoint>/w<worker>/<file>`.
     pub fn part(&self, checkpoint: CheckpointId, file: &str) -> String {
         format!("{}cp-{checkpoint}/w{}/{file}", self.prefix, self.worker)

@@ -1,0 +1,411 @@
+//! The durable tier: layers of sorted segments.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap};
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::Bytes;
+
+use super::super::backend::{KeyRange, Values, VisitUntil};
+use super::super::overlay::Changes;
+use super::super::share::Share;
+use super::super::snapshot::{Layer, Snapshot};
+use super::super::store::{PartNames, PartStore};
+use super::segment::{Entries, Index, SegmentWriter};
+use crate::types::{CheckpointId, Error, KEY_GROUPS, OperatorId, Result};
+
+/// Changes by operator and key.
+pub(super) type Delta = BTreeMap<OperatorId, Changes>;
+
+/// A segment's size before the next is begun.
+const SEGMENT_BYTES_MAX: usize = 64 << 20;
+/// Layers of about the same size that are merged into one.
+const LAYERS_OF_A_SIZE: usize = 4;
+
+/// Durable state of keyed entries, as of checkpoints. Shared by threads; a state of it is a list of layers, newest
+/// first, that never changes.
+pub trait RemotePool: Send + Sync {
+    /// Writes changes over a base, durable on return: the base's state with the changes applied. An empty base is
+    /// empty state.
+    ///
+    /// # Errors
+    /// When an object cannot be written; the base stays good.
+    fn commit(
+        &self,
+        checkpoint: CheckpointId,
+        base: &[Layer],
+        changes: &BTreeMap<OperatorId, BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
+    ) -> Result<Vec<Layer>>;
+
+    /// Values as of a state, in the order of the keys.
+    ///
+    /// # Errors
+    /// XX001 when an object is missing or damaged.
+    fn read_many(&self, state: &[Layer], operator: OperatorId, keys: &[&[u8]]) -> Result<Values>;
+
+    /// Visits a range of an operator as of a state, in order.
+    ///
+    /// # Errors
+    /// As [`Self::read_many`]; the error of `visit`.
+    fn scan(&self, state: &[Layer], operator: OperatorId, range: &KeyRange, visit: &mut VisitUntil<'_>) -> Result<()>;
+
+    /// Operators with entries in a state.
+    ///
+    /// # Errors
+    /// As [`Self::read_many`].
+    fn operators(&self, state: &[Layer]) -> Result<BTreeSet<OperatorId>>;
+
+    /// The state that a share has of some workers' snapshots, without reading it.
+    fn prepare_restore(&self, parents: &[Vec<Layer>], share: Share) -> Vec<Layer> {
+        let (ours, mut layers) = (share.groups(), Vec::new());
+        for layer in parents.iter().flatten() {
+            let first = ours.start.max(layer.groups.0);
+            let groups = (first, ours.end.min(layer.groups.1).max(first));
+            if groups.0 < groups.1 {
+                layers.push(Layer { groups, ..layer.clone() });
+            }
+        }
+        layers
+    }
+
+    /// Whether what it holds can be listed and written.
+    fn is_durable(&self) -> bool {
+        true
+    }
+}
+
+/// Layers in a store of parts.
+pub struct LayerPool {
+    store: Arc<dyn PartStore>,
+    names: PartNames,
+    indexes: Mutex<HashMap<String, Arc<Index>>>,
+}
+
+impl LayerPool {
+    /// A pool of a worker's segments.
+    pub fn new(store: Arc<dyn PartStore>, names: PartNames) -> LayerPool {
+        LayerPool { store, names, indexes: Mutex::default() }
+    }
+
+    fn index(&self, layer: &Layer) -> Result<Arc<Index>> {
+        let known = self.indexes.lock().unwrap_or_else(PoisonError::into_inner).get(&layer.part.name).cloned();
+        if let Some(index) = known {
+            return Ok(index);
+        }
+        let index = Arc::new(Index::load(&*self.store, &layer.part, layer.index_bytes)?);
+        let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
+        indexes.insert(layer.part.name.clone(), Arc::clone(&index));
+        Ok(index)
+    }
+
+    /// Forgets the tails of segments that are in no state any more.
+    fn keep_indexes(&self, layers: &[&[Layer]]) {
+        let names: BTreeSet<&str> = layers.iter().copied().flatten().map(|layer| layer.part.name.as_str()).collect();
+        let mut indexes = self.indexes.lock().unwrap_or_else(PoisonError::into_inner);
+        indexes.retain(|name, _| names.contains(name.as_str()));
+    }
+
+    /// Writes a stream of entries as segments; `Err` of the stream ends it.
+    fn write(
+        &self,
+        checkpoint: CheckpointId,
+        number: &mut usize,
+        fill: impl FnOnce(&mut dyn FnMut(OperatorId, &[u8], Option<&[u8]>) -> Result<()>) -> Result<()>,
+    ) -> Result<Vec<Layer>> {
+        let (mut layers, mut writer) = (Vec::new(), SegmentWriter::default());
+        let mut put = |writer: SegmentWriter| -> Result<()> {
+            let entries = writer.entries() as u64;
+            if entries > 0 {
+                let (bytes, index_bytes) = writer.finish();
+                let name = self.names.part(checkpoint, &format!("{number}.segment"));
+                *number += 1;
+                let part = self.store.put(&name, bytes.into())?;
+                layers.push(Layer { part, groups: (0, KEY_GROUPS), entries, index_bytes });
+            }
+            Ok(())
+        };
+        fill(&mut |operator, key, value| {
+            writer.push(operator, key, value);
+            if writer.bytes() >= SEGMENT_BYTES_MAX { put(std::mem::take(&mut writer)) } else { Ok(()) }
+        })?;
+        put(writer)?;
+        Ok(layers)
+    }
+
+    /// How many of the newest layers are to be merged: those that together are not much smaller than the next.
+    fn mergeable(layers: &[Layer]) -> usize {
+        let (mut count, mut bytes) = (0, 0);
+        for layer in layers {
+            // A full segment of a layer in several objects is left alone: what lies under it is as great.
+            if count > 0 && layer.part.bytes > 2 * bytes {
+                break;
+            }
+            bytes += layer.part.bytes;
+            count += 1;
+        }
+        if count >= LAYERS_OF_A_SIZE { count } else { 0 }
+    }
+}
+
+impl RemotePool for LayerPool {
+    fn commit(
+        &self,
+        checkpoint: CheckpointId,
+        base: &[Layer],
+        changes: &BTreeMap<OperatorId, BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
+    ) -> Result<Vec<Layer>> {
+        let mut number = 0;
+        let mut layers = self.write(checkpoint, &mut number, |push| {
+            for (operator, changes) in changes {
+                for (key, value) in changes {
+                    push(*operator, key, value.as_deref())?;
+                }
+            }
+            Ok(())
+        })?;
+        layers.extend_from_slice(base);
+        let count = Self::mergeable(&layers);
+        if count > 0 {
+            let is_all = count == layers.len();
+            let merged = self.write(checkpoint, &mut number, |push| {
+                let mut cursors = Cursors::new(self, &layers[..count], None)?;
+                while let Some((operator, key, value)) = cursors.next()? {
+                    // Over nothing, there is nothing to erase.
+                    if value.is_some() || !is_all {
+                        push(operator, &key, value.as_deref())?;
+                    }
+                }
+                Ok(())
+            })?;
+            layers.splice(..count, merged);
+        }
+        self.keep_indexes(&[&layers, base]);
+        Ok(layers)
+    }
+
+    fn read_many(&self, state: &[Layer], operator: OperatorId, keys: &[&[u8]]) -> Result<Values> {
+        let mut values: Values = vec![None; keys.len()];
+        // The keys still looked for, in order.
+        let mut wanted: Vec<usize> = (0..keys.len()).collect();
+        wanted.sort_by_key(|wanted| keys[*wanted]);
+        for layer in state {
+            if wanted.is_empty() {
+                break;
+            }
+            let mut index = None;
+            let mut block: Option<(usize, Bytes)> = None;
+            let mut found = BTreeSet::new();
+            for at in &wanted {
+                let key = keys[*at];
+                let in_groups =
+                    key.first().is_some_and(|g| (layer.groups.0..layer.groups.1).contains(&usize::from(*g)));
+                if !in_groups {
+                    continue;
+                }
+                let index = match &index {
+                    Some(index) => index,
+                    None => index.insert(self.index(layer)?),
+                };
+                let Some(number) = index.block_of(operator, key).filter(|_| index.may_contain(operator, key)) else {
+                    continue;
+                };
+                if block.as_ref().is_none_or(|(loaded, _)| *loaded != number) {
+                    block = Some((number, index.read(&*self.store, number)?));
+                }
+                let Some((_, bytes)) = &block else { continue };
+                let mut entries = Entries::new(bytes);
+                let entry = entries.by_ref().find(|(owner, candidate, _)| (*owner, *candidate) >= (operator, key));
+                match entry {
+                    Some((owner, candidate, value)) if (owner, candidate) == (operator, key) => {
+                        values[*at] = value.map(<[u8]>::to_vec);
+                        found.insert(*at);
+                    }
+                    None if !entries.is_finished() => return Err(index.damaged()),
+                    _ => {}
+                }
+            }
+            wanted.retain(|at| !found.contains(at));
+        }
+        Ok(values)
+    }
+
+    fn scan(&self, state: &[Layer], operator: OperatorId, range: &KeyRange, visit: &mut VisitUntil<'_>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let mut cursors = Cursors::new(self, state, Some((operator, &range.from)))?;
+        while let Some((owner, key, value)) = cursors.next()? {
+            if owner != operator || range.to.as_deref().is_some_and(|to| key.as_slice() >= to) {
+                break;
+            }
+            if let Some(value) = value
+                && visit(&key, &value)?.is_break()
+            {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn operators(&self, state: &[Layer]) -> Result<BTreeSet<OperatorId>> {
+        let mut operators = BTreeSet::new();
+        for layer in state {
+            let index = self.index(layer)?;
+            let blocks = index.blocks();
+            for (number, block) in blocks.iter().enumerate() {
+                operators.insert(block.first.0);
+                // Between two blocks of different operators there can be others.
+                if blocks.get(number + 1).is_none_or(|next| next.first.0 != block.first.0) {
+                    operators.extend(Entries::new(&index.read(&*self.store, number)?).map(|(operator, ..)| operator));
+                }
+            }
+        }
+        Ok(operators)
+    }
+}
+
+/// An entry of a layer, or of all: its place and its value unless it erases.
+type Entry = (OperatorId, Vec<u8>, Option<Vec<u8>>);
+
+/// Reads a layer from a place on.
+struct Cursor {
+    index: Arc<Index>,
+    groups: (usize, usize),
+    next_block: usize,
+    block: std::vec::IntoIter<Entry>,
+}
+
+impl Cursor {
+    fn next(&mut self, store: &dyn PartStore) -> Result<Option<Entry>> {
+        loop {
+            for entry in self.block.by_ref() {
+                if entry.1.first().is_some_and(|g| (self.groups.0..self.groups.1).contains(&usize::from(*g))) {
+                    return Ok(Some(entry));
+                }
+            }
+            if self.next_block >= self.index.blocks().len() {
+                return Ok(None);
+            }
+            let bytes = self.index.read(store, self.next_block)?;
+            self.next_block += 1;
+            let mut entries = Entries::new(&bytes);
+            let owned =
+                |(operator, key, value): (_, &[u8], Option<&[u8]>)| (operator, key.to_vec(), value.map(<[u8]>::to_vec));
+            self.block = entries.by_ref().map(owned).collect::<Vec<_>>().into_iter();
+            if !entries.is_finished() {
+                return Err(self.index.damaged());
+            }
+        }
+    }
+}
+
+/// Several layers as one, each key once, from its newest layer.
+struct Cursors<'a> {
+    pool: &'a LayerPool,
+    cursors: Vec<Cursor>,
+    /// The next entry of each layer: by place, then by age of the layer.
+    heads: BinaryHeap<Reverse<(OperatorId, Vec<u8>, usize, Option<Vec<u8>>)>>,
+}
+
+impl<'a> Cursors<'a> {
+    fn new(pool: &'a LayerPool, layers: &[Layer], from: Option<(OperatorId, &[u8])>) -> Result<Cursors<'a>> {
+        let mut cursors = Cursors { pool, cursors: Vec::new(), heads: BinaryHeap::new() };
+        for (age, layer) in layers.iter().enumerate() {
+            let index = pool.index(layer)?;
+            let next_block = from.map_or(0, |(operator, key)| index.block_from(operator, key));
+            cursors.cursors.push(Cursor { index, groups: layer.groups, next_block, block: Vec::new().into_iter() });
+            cursors.advance(age)?;
+            while let (Some((operator, key)), Some(place)) = (from, cursors.head(age)) {
+                if place >= (operator, key) {
+                    break;
+                }
+                cursors.heads.retain(|Reverse((_, _, layer, _))| *layer != age);
+                cursors.advance(age)?;
+            }
+        }
+        Ok(cursors)
+    }
+
+    fn head(&self, age: usize) -> Option<(OperatorId, &[u8])> {
+        self.heads.iter().find(|Reverse((_, _, layer, _))| *layer == age).map(|Reverse((o, k, ..))| (*o, k.as_slice()))
+    }
+
+    fn advance(&mut self, age: usize) -> Result<()> {
+        if let Some((operator, key, value)) = self.cursors[age].next(&*self.pool.store)? {
+            self.heads.push(Reverse((operator, key, age, value)));
+        }
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<Entry>> {
+        let Some(Reverse((operator, key, age, value))) = self.heads.pop() else { return Ok(None) };
+        self.advance(age)?;
+        while let Some(Reverse((owner, same, older, _))) = self.heads.peek() {
+            if (*owner, same) != (operator, &key) {
+                break;
+            }
+            let older = *older;
+            self.heads.pop();
+            self.advance(older)?;
+        }
+        Ok(Some((operator, key, value)))
+    }
+}
+
+/// Reads of a source that keeps no checkpoints: a cache in front of something else.
+pub struct LoaderPool<F> {
+    load: F,
+}
+
+impl<F: Fn(OperatorId, &[&[u8]]) -> Result<Values> + Send + Sync> LoaderPool<F> {
+    /// A pool that asks `load` for the values of keys, in their order.
+    pub fn new(load: F) -> LoaderPool<F> {
+        LoaderPool { load }
+    }
+}
+
+impl<F: Fn(OperatorId, &[&[u8]]) -> Result<Values> + Send + Sync> RemotePool for LoaderPool<F> {
+    fn commit(
+        &self,
+        _: CheckpointId,
+        _: &[Layer],
+        _: &BTreeMap<OperatorId, BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
+    ) -> Result<Vec<Layer>> {
+        Err(Error::unsupported("state that is only looked up has no checkpoints"))
+    }
+
+    fn read_many(&self, _: &[Layer], operator: OperatorId, keys: &[&[u8]]) -> Result<Values> {
+        (self.load)(operator, keys)
+    }
+
+    fn scan(&self, _: &[Layer], _: OperatorId, _: &KeyRange, _: &mut VisitUntil<'_>) -> Result<()> {
+        Err(Error::unsupported("state that is only looked up cannot be listed"))
+    }
+
+    fn operators(&self, _: &[Layer]) -> Result<BTreeSet<OperatorId>> {
+        Err(Error::unsupported("state that is only looked up cannot be listed"))
+    }
+
+    fn is_durable(&self) -> bool {
+        false
+    }
+}
+
+/// The layers of a snapshot that is made of such.
+pub(super) fn layers_of(snapshot: &Snapshot) -> Option<(Vec<Layer>, &super::super::store::Part)> {
+    match &snapshot.content {
+        super::super::snapshot::Content::Layers { layers, operator_state } => {
+            let groups = snapshot.groups.unwrap_or((0, KEY_GROUPS));
+            let narrowed = layers.iter().map(|layer| {
+                let first = groups.0.max(layer.groups.0);
+                Layer { groups: (first, groups.1.min(layer.groups.1).max(first)), ..layer.clone() }
+            });
+            Some((narrowed.collect(), operator_state))
+        }
+        _ => None,
+    }
+}
+
+/// A visitor that never stops.
+pub(super) const GO_ON: ControlFlow<()> = ControlFlow::Continue(());
