@@ -27,12 +27,14 @@ mod multiset;
 mod operator_file;
 mod operator_state;
 mod overlay;
+mod registry;
 mod remote;
 mod restore;
 mod retention;
 mod share;
 mod snapshot;
 mod store;
+mod uri;
 
 #[cfg(test)]
 mod conformance;
@@ -49,6 +51,7 @@ pub use layout::{
 pub use memory::MemoryBackend;
 pub use multiset::Multiset;
 pub use operator_state::{broadcast_key, get_operator_state, list_item_key, list_prefix, union_key, union_prefix};
+pub use registry::{BackendContext, Registry};
 pub use remote::{LayerPool, LoaderPool, RemoteOptions, RemotePool, RemoteReadBackend};
 pub use restore::import;
 pub use retention::{released_parts, sweep};
@@ -58,3 +61,4 @@ pub use snapshot::{
     SnapshotReader, SnapshotWriter, StateVersions, VersionStamp, merge,
 };
 pub use store::{Listed, LocalStore, ObjectPartStore, Part, PartNames, PartStore, Swap, Version};
+pub use uri::{Place, StateUri};
