@@ -4,6 +4,7 @@ use super::share::OPERATOR_STATE;
 use crate::types::{Error, KeyGroup, Result, SqlState};
 
 const MAP_FORM: &str = "#map";
+const LIST_FORM: &str = "#list";
 
 /// Checks a slot's name: `|` ends it in a key, `#` sets off the form, and a line feed ends it in a stamp.
 ///
@@ -55,10 +56,33 @@ pub fn map_key(slot: &str, key: &[u8], entry: &[u8]) -> Vec<u8> {
 
 /// What the keys of all values of a slot in a key group start with.
 pub fn slot_prefix(slot: &str, group: KeyGroup) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(2 + slot.len());
+    head(slot, "", group)
+}
+
+/// `[key group][slot][form '|']`.
+pub(super) fn head(slot: &str, form: &str, group: KeyGroup) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(32 + slot.len());
+    // A group's number is below 128.
     bytes.push(group.index() as u8);
     bytes.extend_from_slice(slot.as_bytes());
+    bytes.extend_from_slice(form.as_bytes());
     bytes.push(b'|');
+    bytes
+}
+
+/// What the keys of all elements of `key`'s list start with.
+pub fn list_prefix_of(slot: &str, key: &[u8]) -> Vec<u8> {
+    let mut bytes = head(slot, LIST_FORM, KeyGroup::of(key));
+    // A key of 4 GiB does not fit a row.
+    bytes.extend_from_slice(&(key.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(key);
+    bytes
+}
+
+/// Key of a list's element: `[key group][slot "#list" '|'][u32 length][key][u64 BE position]`.
+pub fn list_key(slot: &str, key: &[u8], position: u64) -> Vec<u8> {
+    let mut bytes = list_prefix_of(slot, key);
+    bytes.extend_from_slice(&position.to_be_bytes());
     bytes
 }
 

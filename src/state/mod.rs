@@ -34,6 +34,7 @@ mod retention;
 mod share;
 mod snapshot;
 mod store;
+mod tables;
 mod uri;
 
 #[cfg(test)]
@@ -46,7 +47,8 @@ pub use head::{Head, HeadFile};
 pub use key_encoding::{Encoded, RowCodec, equal_floats};
 pub use key_index::{KeyIndex, Slot};
 pub use layout::{
-    check_slot, map_key, map_prefix, operator_key, slot_prefix, split_map_key, split_value_key, value_key,
+    check_slot, list_key, list_prefix_of, map_key, map_prefix, operator_key, slot_prefix, split_map_key,
+    split_value_key, value_key,
 };
 pub use memory::MemoryBackend;
 pub use multiset::Multiset;
@@ -61,4 +63,9 @@ pub use snapshot::{
     SnapshotReader, SnapshotWriter, StateVersions, VersionStamp, merge,
 };
 pub use store::{Listed, LocalStore, ObjectPartStore, Part, PartNames, PartStore, Swap, Version};
+pub use tables::{
+    AggregatingState, Aggregation, BroadcastState, BytesCodec, Codec, ExpiringValue, I64Codec, ListState, MapState,
+    Migrations, PairCodec, ReducingState, Refresh, TextCodec, TtlConfig, U32Codec, U64Codec, ValueState, VecCodec,
+    decode_expiring, encode_expiring, expiry_key, expiry_prefix, migrate,
+};
 pub use uri::{Place, StateUri};
