@@ -19,6 +19,7 @@ mod backend;
 mod changelog;
 mod deferred;
 mod head;
+mod hot;
 mod key_encoding;
 mod key_index;
 mod layout;
@@ -44,6 +45,7 @@ pub use backend::{Capture, KeyRange, StateBackend, Values, Visit, VisitUntil, Wr
 pub use changelog::{ChangelogBackend, ChangelogOptions};
 pub use deferred::Background;
 pub use head::{Head, HeadFile};
+pub use hot::{Cells, HotTier, Residence};
 pub use key_encoding::{Encoded, RowCodec, equal_floats};
 pub use key_index::{KeyIndex, Slot};
 pub use layout::{
