@@ -15,22 +15,24 @@ use crate::types::{CheckpointId, KeyGroup, OperatorId, Result, SqlState};
 pub(super) trait Subject {
     /// A fresh backend of a worker in a life of the job.
     fn open(&self, life: u64, share: Share) -> Box<dyn StateBackend>;
+    /// The same, with its checkpoints in another store.
+    fn open_on(&self, store: &Arc<dyn PartStore>, life: u64, share: Share) -> Box<dyn StateBackend>;
     /// The store of its checkpoints.
     fn store(&self) -> Arc<dyn PartStore>;
 }
 
-type Model = BTreeMap<(OperatorId, Vec<u8>), Vec<u8>>;
+pub(super) type Model = BTreeMap<(OperatorId, Vec<u8>), Vec<u8>>;
 
 /// The workers of one life of a job.
-struct Job<'a> {
+pub(super) struct Job<'a> {
     subject: &'a dyn Subject,
-    life: u64,
-    checkpoint: u64,
-    workers: Vec<Box<dyn StateBackend>>,
+    pub(super) life: u64,
+    pub(super) checkpoint: u64,
+    pub(super) workers: Vec<Box<dyn StateBackend>>,
 }
 
 impl<'a> Job<'a> {
-    fn start(subject: &'a dyn Subject, workers: usize) -> Job<'a> {
+    pub(super) fn start(subject: &'a dyn Subject, workers: usize) -> Job<'a> {
         let mut job = Job { subject, life: 0, checkpoint: 0, workers: Vec::new() };
         job.begin(workers);
         job
@@ -44,7 +46,7 @@ impl<'a> Job<'a> {
         }
     }
 
-    fn restart(&mut self, workers: usize, from: &[Snapshot]) -> Result<()> {
+    pub(super) fn restart(&mut self, workers: usize, from: &[Snapshot]) -> Result<()> {
         self.begin(workers);
         if from.is_empty() {
             return Ok(());
@@ -65,43 +67,45 @@ impl<'a> Job<'a> {
         &mut self.workers[worker]
     }
 
-    fn write(&mut self, operator: OperatorId, key: &[u8], value: Option<&[u8]>) {
+    pub(super) fn write(&mut self, operator: OperatorId, key: &[u8], value: Option<&[u8]>) {
         let batch = WriteBatch { entries: vec![(key.to_vec(), value.map(<[u8]>::to_vec))] };
         self.worker(key).apply(operator, batch).expect("writes");
     }
 
-    fn capture(&mut self) -> Vec<Capture> {
+    pub(super) fn capture(&mut self) -> Vec<Capture> {
         self.checkpoint += 1;
         let checkpoint = CheckpointId(self.checkpoint);
         self.workers.iter_mut().map(|worker| worker.capture(checkpoint).expect("captures")).collect()
     }
 
-    fn snapshot(&mut self) -> Vec<Snapshot> {
+    pub(super) fn snapshot(&mut self) -> Vec<Snapshot> {
         self.capture().into_iter().map(|capture| capture.persist().expect("persists")).collect()
     }
 
     /// Everything that the workers hold, operator state of the first alone.
-    fn content(&self) -> Model {
+    pub(super) fn content(&self) -> Model {
+        self.try_content().expect("exports")
+    }
+
+    pub(super) fn try_content(&self) -> Result<Model> {
         let mut content = Model::new();
         for (worker, backend) in self.workers.iter().enumerate() {
             let mut last = None;
-            backend
-                .export(&mut |operator, key, value| {
-                    let place = (operator, key.to_vec());
-                    assert!(last.as_ref() < Some(&place), "in order");
-                    last = Some(place.clone());
-                    if worker == 0 || !Share::is_operator_state(key) {
-                        assert!(content.insert(place, value.to_vec()).is_none(), "a key of two workers");
-                    }
-                    Ok(())
-                })
-                .expect("exports");
+            backend.export(&mut |operator, key, value| {
+                let place = (operator, key.to_vec());
+                assert!(last.as_ref() < Some(&place), "in order");
+                last = Some(place.clone());
+                if worker == 0 || !Share::is_operator_state(key) {
+                    assert!(content.insert(place, value.to_vec()).is_none(), "a key of two workers");
+                }
+                Ok(())
+            })?;
         }
-        content
+        Ok(content)
     }
 }
 
-fn operator(number: u64) -> OperatorId {
+pub(super) fn operator(number: u64) -> OperatorId {
     OperatorId::from_u64(number)
 }
 
@@ -457,7 +461,11 @@ impl<F: Fn(&std::path::Path, &Arc<dyn PartStore>, u64, Share) -> Box<dyn StateBa
 
 impl<F: Fn(&std::path::Path, &Arc<dyn PartStore>, u64, Share) -> Box<dyn StateBackend>> Subject for InFolder<F> {
     fn open(&self, life: u64, share: Share) -> Box<dyn StateBackend> {
-        (self.open)(self.folder.path(), &self.store, life, share)
+        self.open_on(&self.store, life, share)
+    }
+
+    fn open_on(&self, store: &Arc<dyn PartStore>, life: u64, share: Share) -> Box<dyn StateBackend> {
+        (self.open)(self.folder.path(), store, life, share)
     }
 
     fn store(&self) -> Arc<dyn PartStore> {

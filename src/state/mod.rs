@@ -23,6 +23,7 @@ mod hot;
 mod key_encoding;
 mod key_index;
 mod layout;
+mod manifest;
 mod memory;
 mod multiset;
 mod operator_file;
@@ -44,7 +45,7 @@ mod conformance;
 pub use backend::{Capture, KeyRange, StateBackend, Values, Visit, VisitUntil, WriteBatch};
 pub use changelog::{ChangelogBackend, ChangelogOptions};
 pub use deferred::Background;
-pub use head::{Head, HeadFile};
+pub use head::{Head, HeadCheckpoint, HeadFile};
 pub use hot::{Cells, HotTier, Residence};
 pub use key_encoding::{Encoded, RowCodec, equal_floats};
 pub use key_index::{KeyIndex, Slot};
@@ -52,6 +53,7 @@ pub use layout::{
     check_slot, list_key, list_prefix_of, map_key, map_prefix, operator_key, slot_prefix, split_map_key,
     split_value_key, value_key,
 };
+pub use manifest::{Chosen, Depth, Manifest, SharedHead, choose, foreign_objects, verify};
 pub use memory::MemoryBackend;
 pub use multiset::Multiset;
 pub use operator_state::{broadcast_key, get_operator_state, list_item_key, list_prefix, union_key, union_prefix};

@@ -1,0 +1,356 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use object_store::memory::InMemory;
+
+use super::super::conformance::{InFolder, Job, Model, Subject, operator};
+use super::super::*;
+use super::*;
+use crate::env::Failpoints;
+
+/// A backend of each family.
+fn families() -> Vec<(&'static str, Box<dyn Subject>)> {
+    type Open = dyn Fn(&std::path::Path, &Arc<dyn PartStore>, u64, Share) -> Box<dyn StateBackend>;
+    let open = |family: &'static str| -> Box<Open> {
+        Box::new(move |folder, store, life, share| {
+            let (store, names) = (Arc::clone(store), PartNames::of_worker(share.worker()));
+            match family {
+                "memory" => Box::new(MemoryBackend::new(store, names, true)),
+                "changelog" => {
+                    let inner = MemoryBackend::new(
+                        Arc::clone(&store),
+                        names.behind(&ChangelogBackend::base_prefix(life)),
+                        true,
+                    );
+                    let options = ChangelogOptions { materialization_threshold_bytes: 300, ..Default::default() };
+                    Box::new(
+                        ChangelogBackend::new(Box::new(inner), store, share.worker(), life, options).expect("starts"),
+                    )
+                }
+                "remote" => {
+                    let pool = Arc::new(LayerPool::new(Arc::clone(&store), names.clone()));
+                    let options = RemoteOptions { hot_max_bytes: Some(0), io_threads: 1 };
+                    Box::new(RemoteReadBackend::new(pool, store, names, options).expect("starts"))
+                }
+                _ => other_family(folder, store, life, share),
+            }
+        })
+    };
+    let subject = |family| -> (&'static str, Box<dyn Subject>) { (family, Box::new(InFolder::new(open(family)))) };
+    FAMILIES.iter().map(|family| subject(family)).collect()
+}
+
+const FAMILIES: [&str; 3] = ["memory", "changelog", "remote"];
+
+fn other_family(_: &std::path::Path, _: Arc<dyn PartStore>, _: u64, _: Share) -> Box<dyn StateBackend> {
+    unreachable!("all families are named")
+}
+
+fn fill(job: &mut Job<'_>, keys: std::ops::Range<u32>, value: &[u8]) {
+    for key in keys {
+        job.write(operator(1), &value_key("v", &key.to_be_bytes()), Some(value));
+    }
+    job.write(operator(1), &union_key("offsets", b"p0").expect("valid"), Some(&8_i64.to_le_bytes()));
+}
+
+fn complete(job: &mut Job<'_>, store: &dyn PartStore, head: &mut SharedHead) -> Result<()> {
+    let captures = job.capture();
+    let workers = captures.into_iter().map(Capture::persist).collect::<Result<Vec<_>>>()?;
+    let named = Manifest::new("g", CheckpointId(job.checkpoint), "x://", workers).write(store)?;
+    let released = head.update(|head| head.complete("g", named, 2))?;
+    // Release: what the retained ones do not need.
+    let retained: Vec<Manifest> =
+        head.head().checkpoints["g"].iter().map(|named| Manifest::read(store, named)).collect::<Result<_>>()?;
+    for named in released {
+        let manifest = Manifest::read(store, &named)?;
+        let parts = released_parts(&manifest.workers, retained.iter().flat_map(|manifest| &manifest.workers));
+        parts.iter().try_for_each(|name| store.delete(name))?;
+        store.delete(&named.manifest.name)?;
+    }
+    Ok(())
+}
+
+fn restored(subject: &dyn Subject, named: &[HeadCheckpoint], depth: Depth) -> Result<(Model, usize)> {
+    let store = subject.store();
+    let mut job = Job::start(subject, 3);
+    let Some(chosen) = choose(&*store, named, depth)? else { return Ok((job.content(), 0)) };
+    // Lives before are not known here; any number that they did not have will do.
+    job.life = 1000 + store.list("")?.len() as u64;
+    job.restart(3, &chosen.manifest.workers)?;
+    Ok((job.try_content()?, chosen.refused.len()))
+}
+
+/// Truncate, flip, swap, remove, replace: for every file of a checkpoint. Fallen back or refused, never less.
+#[test]
+fn damage_to_any_file_is_found() {
+    for (family, subject) in families() {
+        let store = subject.store();
+        let mut head = SharedHead::take(Arc::clone(&store)).expect("takes");
+        let mut job = Job::start(&*subject, 2);
+        fill(&mut job, 0..40, b"old");
+        complete(&mut job, &*store, &mut head).expect("completes");
+        let old = job.content();
+        fill(&mut job, 20..60, b"new");
+        complete(&mut job, &*store, &mut head).expect("completes");
+        let new = job.content();
+        let named = head.head().checkpoints["g"].clone();
+        assert_eq!(restored(&*subject, &named, Depth::Checksums).expect("whole"), (new.clone(), 0), "{family}");
+
+        let manifest = Manifest::read(&*store, &named[0]).expect("whole");
+        let mut parts: Vec<Part> = manifest.parts().into_iter().cloned().collect();
+        parts.push(named[0].manifest.clone());
+        let contents: Vec<bytes::Bytes> = parts.iter().map(|part| store.get(part).expect("whole")).collect();
+        let mut cases = 0;
+        for (at, (part, content)) in parts.iter().zip(&contents).enumerate() {
+            let mut flipped = content.to_vec();
+            let middle = flipped.len() / 2;
+            flipped[middle] ^= 1;
+            let other = contents[(at + 1) % contents.len()].clone();
+            let damages: [Option<bytes::Bytes>; 7] = [
+                Some(content.slice(..content.len() - 1)),
+                Some(content.slice(..content.len() / 2)),
+                Some(bytes::Bytes::new()),
+                Some(flipped.into()),
+                Some(other.clone()),
+                Some([&content[..], b"x"].concat().into()),
+                None,
+            ];
+            for damage in damages {
+                match &damage {
+                    Some(damage) if damage == content => continue,
+                    Some(damage) => store.put(&part.name, damage.clone()).map(drop).expect("writes"),
+                    None => store.delete(&part.name).expect("removes"),
+                }
+                cases += 1;
+                match restored(&*subject, &named, Depth::Checksums) {
+                    Ok((content, refused)) => {
+                        assert_eq!(refused, 1, "{family}: {}", part.name);
+                        assert!(content == old, "{family}: {} made another state", part.name);
+                    }
+                    // The older one needs the part too.
+                    Err(error) => assert_eq!(error.code(), SqlState::DataCorrupted, "{family}: {error:?}"),
+                }
+                // A restore that trusts the listing never takes less for whole either.
+                match restored(&*subject, &named[..1], Depth::Lengths) {
+                    Ok((content, _)) => panic!("{family}: {} gave {} entries", part.name, content.len()),
+                    Err(error) => assert_eq!(error.code(), SqlState::DataCorrupted, "{family}: {error:?}"),
+                }
+                store.put(&part.name, content.clone()).expect("writes");
+            }
+        }
+        assert!(cases > 15, "{family}: {cases} cases");
+        // A foreign file is not read, and is told of.
+        store.put("cp-2/w0/foreign.arrow", bytes::Bytes::from_static(b"foreign")).expect("writes");
+        assert_eq!(restored(&*subject, &named, Depth::Checksums).expect("whole"), (new, 0), "{family}");
+        let manifests: Vec<_> =
+            named.iter().map(|named| (named.clone(), Manifest::read(&*store, named).expect("whole"))).collect();
+        let foreign = foreign_objects(&*store, &manifests).expect("lists");
+        assert!(foreign.contains(&"cp-2/w0/foreign.arrow".to_owned()), "{family}: {foreign:?}");
+    }
+}
+
+/// A crash at each step of writing, completing and releasing a checkpoint leaves the old or the new one, whole.
+#[test]
+fn a_crash_at_any_step_leaves_a_whole_checkpoint() {
+    for point in ["part.write", "part.sync", "part.rename", "part.sync_folder", "part.written", "part.delete"] {
+        for family in FAMILIES {
+            for passes in 0..40 {
+                let failpoints = Failpoints::default();
+                let folder = tempfile::tempdir().expect("a folder");
+                let store: Arc<dyn PartStore> =
+                    Arc::new(LocalStore::open(folder.path(), true, failpoints.clone()).expect("opens"));
+                let (_, subject) = families().into_iter().find(|(name, _)| *name == family).expect("there");
+                let subject = OnStore { subject, store: Arc::clone(&store) };
+                let mut head = SharedHead::take(Arc::clone(&store)).expect("takes");
+                let mut job = Job::start(&subject, 1);
+                let mut contents = vec![job.content()];
+                for round in 0..3_u32 {
+                    fill(&mut job, round..round + 4, &[round as u8]);
+                    complete(&mut job, &*store, &mut head).expect("completes");
+                    contents.push(job.content());
+                }
+                fill(&mut job, 90..94, b"crash");
+                contents.push(job.content());
+                failpoints.arm(point, passes);
+                let crashed = complete(&mut job, &*store, &mut head);
+                let has_crashed = crashed.is_err();
+                drop((job, head));
+                failpoints.disarm(point);
+                // The next start.
+                let head = SharedHead::take(Arc::clone(&store)).expect("takes over");
+                let named = head.head().checkpoints["g"].clone();
+                let (content, refused) = restored(&subject, &named, Depth::Checksums).expect("whole");
+                assert_eq!(refused, 0, "{family} at {point} after {passes}");
+                assert!(contents[3..].contains(&content), "{family} at {point} after {passes}");
+                let manifests: Vec<_> =
+                    named.iter().map(|named| (named.clone(), Manifest::read(&*store, named).expect("whole"))).collect();
+                let foreign = foreign_objects(&*store, &manifests).expect("lists");
+                foreign.iter().for_each(|name| store.delete(name).expect("removes"));
+                assert_eq!(restored(&subject, &named, Depth::Checksums).expect("whole"), (content, 0), "after a sweep");
+                if !has_crashed {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// A family's backend on another store.
+struct OnStore {
+    subject: Box<dyn Subject>,
+    store: Arc<dyn PartStore>,
+}
+
+impl Subject for OnStore {
+    fn open(&self, life: u64, share: Share) -> Box<dyn StateBackend> {
+        self.subject.open_on(&self.store, life, share)
+    }
+
+    fn open_on(&self, store: &Arc<dyn PartStore>, life: u64, share: Share) -> Box<dyn StateBackend> {
+        self.subject.open_on(store, life, share)
+    }
+
+    fn store(&self) -> Arc<dyn PartStore> {
+        Arc::clone(&self.store)
+    }
+}
+
+#[test]
+fn retained_checkpoints_need_nothing_that_was_released() {
+    for (family, subject) in families() {
+        let store = subject.store();
+        let mut head = SharedHead::take(Arc::clone(&store)).expect("takes");
+        let mut job = Job::start(&*subject, 2);
+        for round in 0..12_u32 {
+            fill(&mut job, round * 3..round * 3 + 20, &round.to_le_bytes());
+            complete(&mut job, &*store, &mut head).expect("completes");
+            if round == 6 {
+                let chosen =
+                    choose(&*store, &head.head().checkpoints["g"], Depth::Lengths).expect("whole").expect("named");
+                job.restart(3, &chosen.manifest.workers).expect("restores");
+            }
+        }
+        let named = head.head().checkpoints["g"].clone();
+        assert_eq!(named.len(), 2);
+        for named in &named {
+            let manifest = Manifest::read(&*store, named).expect("whole");
+            verify(&*store, &manifest, Depth::Checksums).expect(family);
+        }
+        // And what is left beside them is little: nothing but what workers hold or wrote ahead.
+        let manifests: Vec<_> =
+            named.iter().map(|named| (named.clone(), Manifest::read(&*store, named).expect("whole"))).collect();
+        let held: Vec<String> = job.workers.iter().flat_map(|worker| worker.held_parts()).collect();
+        let foreign = foreign_objects(&*store, &manifests).expect("lists");
+        let lost: Vec<_> = foreign.iter().filter(|name| !held.contains(name)).collect();
+        assert!(lost.len() < 12, "{family}: {lost:?}");
+    }
+}
+
+#[test]
+fn a_superseded_coordinator_cannot_write() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("starts");
+    let memory = ObjectPartStore::new(Arc::new(InMemory::new()), "p", "memory".to_owned(), runtime.handle().clone());
+    let local = LocalStore::open(folder.path(), false, Failpoints::default()).expect("opens");
+    for store in [Arc::new(memory) as Arc<dyn PartStore>, Arc::new(local)] {
+        let mut first = SharedHead::take(Arc::clone(&store)).expect("takes");
+        assert_eq!(first.head().incarnation, 1);
+        first.update(|head| head.clock_bound_millis = 5).expect("writes");
+        let mut second = SharedHead::take(Arc::clone(&store)).expect("takes over");
+        assert_eq!((second.head().incarnation, second.head().clock_bound_millis), (2, 5));
+        let refused = first.update(|head| head.clock_bound_millis = 9).expect_err("superseded");
+        assert_eq!(refused.code(), SqlState::AdminShutdown);
+        second.update(|head| head.clock_bound_millis = 7).expect("writes");
+        assert_eq!(SharedHead::take(store).expect("takes").head().clock_bound_millis, 7);
+    }
+}
+
+/// A store that does what it is asked and says that it failed.
+#[derive(Debug)]
+struct LostAnswer(InMemory, AtomicBool);
+
+impl std::fmt::Display for LostAnswer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("lost answers")
+    }
+}
+
+#[async_trait::async_trait]
+impl object_store::ObjectStore for LostAnswer {
+    async fn put_opts(
+        &self,
+        location: &object_store::path::Path,
+        payload: object_store::PutPayload,
+        options: object_store::PutOptions,
+    ) -> object_store::Result<object_store::PutResult> {
+        let done = self.0.put_opts(location, payload, options).await?;
+        if self.1.swap(false, Ordering::Relaxed) {
+            let source = "the answer was lost".into();
+            return Err(object_store::Error::Generic { store: "test", source });
+        }
+        Ok(done)
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &object_store::path::Path,
+        options: object_store::PutMultipartOptions,
+    ) -> object_store::Result<Box<dyn object_store::MultipartUpload>> {
+        self.0.put_multipart_opts(location, options).await
+    }
+
+    async fn get_opts(
+        &self,
+        location: &object_store::path::Path,
+        options: object_store::GetOptions,
+    ) -> object_store::Result<object_store::GetResult> {
+        self.0.get_opts(location, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: futures::stream::BoxStream<'static, object_store::Result<object_store::path::Path>>,
+    ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::path::Path>> {
+        self.0.delete_stream(locations)
+    }
+
+    fn list(
+        &self,
+        prefix: Option<&object_store::path::Path>,
+    ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::ObjectMeta>> {
+        self.0.list(prefix)
+    }
+
+    async fn list_with_delimiter(
+        &self,
+        prefix: Option<&object_store::path::Path>,
+    ) -> object_store::Result<object_store::ListResult> {
+        self.0.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(
+        &self,
+        from: &object_store::path::Path,
+        to: &object_store::path::Path,
+        options: object_store::CopyOptions,
+    ) -> object_store::Result<()> {
+        self.0.copy_opts(from, to, options).await
+    }
+}
+
+#[test]
+fn a_lost_answer_of_a_swap_is_settled_by_reading_back() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("starts");
+    let lost = Arc::new(LostAnswer(InMemory::new(), AtomicBool::new(true)));
+    let store: Arc<dyn PartStore> =
+        Arc::new(ObjectPartStore::new(Arc::clone(&lost) as _, "p", "test".to_owned(), runtime.handle().clone()));
+    let mut head = SharedHead::take(Arc::clone(&store)).expect("takes, once");
+    assert_eq!(head.head().incarnation, 1);
+    lost.1.store(true, Ordering::Relaxed);
+    head.update(|head| head.clock_bound_millis = 3).expect("was written");
+    head.update(|head| head.clock_bound_millis = 4).expect("goes on from there");
+    // A write whose answer is lost is written again.
+    lost.1.store(true, Ordering::Relaxed);
+    let part = store.put("x", bytes::Bytes::from_static(b"x")).expect("writes");
+    assert_eq!(store.get(&part).expect("whole"), "x");
+}
