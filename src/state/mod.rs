@@ -37,6 +37,7 @@ mod share;
 mod snapshot;
 mod store;
 mod tables;
+mod tools;
 mod uri;
 
 #[cfg(test)]
@@ -71,5 +72,9 @@ pub use tables::{
     AggregatingState, Aggregation, BroadcastState, BytesCodec, Codec, ExpiringValue, I64Codec, ListState, MapState,
     Migrations, PairCodec, ReducingState, Refresh, TextCodec, TtlConfig, U32Codec, U64Codec, ValueState, VecCodec,
     decode_expiring, encode_expiring, expiry_key, expiry_prefix, migrate,
+};
+pub use tools::{
+    Difference, OriginalCheckpoint, StateRow, diff, export_backend, export_checkpoint, export_parquet, find_original,
+    query_batch, rows,
 };
 pub use uri::{Place, StateUri};
