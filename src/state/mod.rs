@@ -58,7 +58,7 @@ pub use manifest::{Chosen, Depth, Manifest, SharedHead, choose, foreign_objects,
 pub use memory::MemoryBackend;
 pub use multiset::Multiset;
 pub use operator_state::{broadcast_key, get_operator_state, list_item_key, list_prefix, union_key, union_prefix};
-pub use registry::{BackendContext, Registry};
+pub use registry::{BackendContext, Parameter, Registry};
 pub use remote::{LayerPool, LoaderPool, RemoteOptions, RemotePool, RemoteReadBackend};
 pub use restore::import;
 pub use retention::{released_parts, sweep};

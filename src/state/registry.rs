@@ -58,9 +58,46 @@ pub struct BackendContext {
 
 type Build = dyn Fn(&StateUri, &BackendContext, &Arc<dyn PartStore>) -> Result<Box<dyn StateBackend>> + Send + Sync;
 
+/// A parameter of a scheme and the values that it takes.
+#[derive(Clone, Copy, Debug)]
+pub enum Parameter {
+    /// Any text.
+    Text(&'static str),
+    /// One of some words.
+    Word(&'static str, &'static [&'static str]),
+    /// A whole number from 1.
+    Count(&'static str),
+    /// A number of bytes, or another number from 0.
+    Bytes(&'static str),
+    /// True or false.
+    Flag(&'static str),
+}
+
+impl Parameter {
+    fn name(self) -> &'static str {
+        match self {
+            Parameter::Text(name)
+            | Parameter::Word(name, _)
+            | Parameter::Count(name)
+            | Parameter::Bytes(name)
+            | Parameter::Flag(name) => name,
+        }
+    }
+
+    fn check(self, uri: &StateUri) -> Result<()> {
+        match self {
+            Parameter::Text(_) => Ok(()),
+            Parameter::Word(name, words) => uri.word(name, words).map(drop),
+            Parameter::Count(name) => uri.count(name).map(drop),
+            Parameter::Bytes(name) => uri.bytes(name).map(drop),
+            Parameter::Flag(name) => uri.flag(name).map(drop),
+        }
+    }
+}
+
 struct Scheme {
     place: Place,
-    parameters: Vec<&'static str>,
+    parameters: Vec<Parameter>,
     build: Box<Build>,
 }
 
@@ -69,10 +106,14 @@ pub struct Registry {
     schemes: BTreeMap<&'static str, Scheme>,
 }
 
-const BUCKET_PARAMETERS: [&str; 3] = ["endpoint", "region", "anonymous"];
-pub(super) const CHANGELOG_PARAMETERS: [&str; 3] =
-    ["materialization_threshold_bytes", "upload_bytes", "log_compaction"];
-const HOT_PARAMETERS: [&str; 2] = ["hot_max_bytes", "io_threads"];
+const BUCKET_PARAMETERS: [Parameter; 3] =
+    [Parameter::Text("endpoint"), Parameter::Text("region"), Parameter::Flag("anonymous")];
+pub(super) const CHANGELOG_PARAMETERS: [Parameter; 3] = [
+    Parameter::Bytes("materialization_threshold_bytes"),
+    Parameter::Bytes("upload_bytes"),
+    Parameter::Flag("log_compaction"),
+];
+const HOT_PARAMETERS: [Parameter; 2] = [Parameter::Bytes("hot_max_bytes"), Parameter::Count("io_threads")];
 /// Fewer bytes make no tier.
 const HOT_BYTES_MIN: usize = 64 << 20;
 
@@ -107,7 +148,7 @@ impl Registry {
         &mut self,
         scheme: &'static str,
         place: Place,
-        parameters: &[&'static str],
+        parameters: &[Parameter],
         build: impl Fn(&StateUri, &BackendContext, &Arc<dyn PartStore>) -> Result<Box<dyn StateBackend>>
         + Send
         + Sync
@@ -139,15 +180,9 @@ impl Registry {
     pub fn parse(&self, text: &str) -> Result<StateUri> {
         let uri = StateUri::parse(text)?;
         let scheme = self.scheme(&uri)?;
-        uri.check(scheme.place, &scheme.parameters)?;
-        for name in &scheme.parameters {
-            match *name {
-                "anonymous" | "log_compaction" => uri.flag(name).map(drop)?,
-                "io_threads" | "write_buffers_max" | "background_jobs" => uri.count(name).map(drop)?,
-                name if name.ends_with("_bytes") || name == "bloom_bits" => uri.bytes(name).map(drop)?,
-                _ => {}
-            }
-        }
+        let names: Vec<&str> = scheme.parameters.iter().map(|parameter| parameter.name()).collect();
+        uri.check(scheme.place, &names)?;
+        scheme.parameters.iter().try_for_each(|parameter| parameter.check(&uri))?;
         Ok(uri)
     }
 

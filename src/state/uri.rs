@@ -157,6 +157,16 @@ impl StateUri {
         self.parameters.get(name).map(String::as_str)
     }
 
+    /// A parameter that is one of some words.
+    ///
+    /// # Errors
+    /// 22023 when it is another.
+    pub fn word(&self, name: &str, words: &[&'static str]) -> Result<Option<&'static str>> {
+        let parse = |text: &str| words.iter().copied().find(|word| *word == text);
+        let what = format!("one of {}", words.join(", "));
+        self.text(name).map(|text| parse(text).ok_or_else(|| self.malformed(name, &what))).transpose()
+    }
+
     /// A parameter that is a number from 1.
     ///
     /// # Errors
