@@ -1,9 +1,9 @@
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use object_store::memory::InMemory;
 
 use super::super::conformance::{InFolder, Job, Model, Subject, operator};
+use super::super::store::faults::FaultyStore;
 use super::super::*;
 use super::*;
 use crate::env::Failpoints;
@@ -12,7 +12,7 @@ use crate::env::Failpoints;
 fn families() -> Vec<(&'static str, Box<dyn Subject>)> {
     type Open = dyn Fn(&std::path::Path, &Arc<dyn PartStore>, u64, Share) -> Box<dyn StateBackend>;
     let open = |family: &'static str| -> Box<Open> {
-        Box::new(move |folder, store, life, share| {
+        Box::new(move |_, store, life, share| {
             let (store, names) = (Arc::clone(store), PartNames::of_worker(share.worker()));
             match family {
                 "memory" => Box::new(MemoryBackend::new(store, names, true)),
@@ -27,12 +27,11 @@ fn families() -> Vec<(&'static str, Box<dyn Subject>)> {
                         ChangelogBackend::new(Box::new(inner), store, share.worker(), life, options).expect("starts"),
                     )
                 }
-                "remote" => {
+                _ => {
                     let pool = Arc::new(LayerPool::new(Arc::clone(&store), names.clone()));
                     let options = RemoteOptions { hot_max_bytes: Some(0), io_threads: 1 };
                     Box::new(RemoteReadBackend::new(pool, store, names, options).expect("starts"))
                 }
-                _ => other_family(folder, store, life, share),
             }
         })
     };
@@ -41,10 +40,6 @@ fn families() -> Vec<(&'static str, Box<dyn Subject>)> {
 }
 
 const FAMILIES: [&str; 3] = ["memory", "changelog", "remote"];
-
-fn other_family(_: &std::path::Path, _: Arc<dyn PartStore>, _: u64, _: Share) -> Box<dyn StateBackend> {
-    unreachable!("all families are named")
-}
 
 fn fill(job: &mut Job<'_>, keys: std::ops::Range<u32>, value: &[u8]) {
     for key in keys {
@@ -265,92 +260,49 @@ fn a_superseded_coordinator_cannot_write() {
     }
 }
 
-/// A store that does what it is asked and says that it failed.
-#[derive(Debug)]
-struct LostAnswer(InMemory, AtomicBool);
-
-impl std::fmt::Display for LostAnswer {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("lost answers")
-    }
-}
-
-#[async_trait::async_trait]
-impl object_store::ObjectStore for LostAnswer {
-    async fn put_opts(
-        &self,
-        location: &object_store::path::Path,
-        payload: object_store::PutPayload,
-        options: object_store::PutOptions,
-    ) -> object_store::Result<object_store::PutResult> {
-        let done = self.0.put_opts(location, payload, options).await?;
-        if self.1.swap(false, Ordering::Relaxed) {
-            let source = "the answer was lost".into();
-            return Err(object_store::Error::Generic { store: "test", source });
-        }
-        Ok(done)
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        location: &object_store::path::Path,
-        options: object_store::PutMultipartOptions,
-    ) -> object_store::Result<Box<dyn object_store::MultipartUpload>> {
-        self.0.put_multipart_opts(location, options).await
-    }
-
-    async fn get_opts(
-        &self,
-        location: &object_store::path::Path,
-        options: object_store::GetOptions,
-    ) -> object_store::Result<object_store::GetResult> {
-        self.0.get_opts(location, options).await
-    }
-
-    fn delete_stream(
-        &self,
-        locations: futures::stream::BoxStream<'static, object_store::Result<object_store::path::Path>>,
-    ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::path::Path>> {
-        self.0.delete_stream(locations)
-    }
-
-    fn list(
-        &self,
-        prefix: Option<&object_store::path::Path>,
-    ) -> futures::stream::BoxStream<'static, object_store::Result<object_store::ObjectMeta>> {
-        self.0.list(prefix)
-    }
-
-    async fn list_with_delimiter(
-        &self,
-        prefix: Option<&object_store::path::Path>,
-    ) -> object_store::Result<object_store::ListResult> {
-        self.0.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(
-        &self,
-        from: &object_store::path::Path,
-        to: &object_store::path::Path,
-        options: object_store::CopyOptions,
-    ) -> object_store::Result<()> {
-        self.0.copy_opts(from, to, options).await
-    }
-}
-
 #[test]
 fn a_lost_answer_of_a_swap_is_settled_by_reading_back() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("starts");
-    let lost = Arc::new(LostAnswer(InMemory::new(), AtomicBool::new(true)));
+    let lost = Arc::new(FaultyStore::new(0));
+    lost.lose_next_answer();
     let store: Arc<dyn PartStore> =
         Arc::new(ObjectPartStore::new(Arc::clone(&lost) as _, "p", "test".to_owned(), runtime.handle().clone()));
     let mut head = SharedHead::take(Arc::clone(&store)).expect("takes, once");
     assert_eq!(head.head().incarnation, 1);
-    lost.1.store(true, Ordering::Relaxed);
+    lost.lose_next_answer();
     head.update(|head| head.clock_bound_millis = 3).expect("was written");
     head.update(|head| head.clock_bound_millis = 4).expect("goes on from there");
     // A write whose answer is lost is written again.
-    lost.1.store(true, Ordering::Relaxed);
+    lost.lose_next_answer();
     let part = store.put("x", bytes::Bytes::from_static(b"x")).expect("writes");
     assert_eq!(store.get(&part).expect("whole"), "x");
+}
+
+/// Every tenth request fails, half of them after they were done: the same states, one writer.
+#[test]
+fn a_faulty_object_store_changes_nothing() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("starts");
+    for (family, subject) in families() {
+        let faulty = Arc::new(FaultyStore::new(10));
+        let store: Arc<dyn PartStore> =
+            Arc::new(ObjectPartStore::new(Arc::clone(&faulty) as _, "p", "test".to_owned(), runtime.handle().clone()));
+        let subject = OnStore { subject, store: Arc::clone(&store) };
+        let mut head = take_until_clear(&store);
+        let mut job = Job::start(&subject, 2);
+        for round in 0..8_u32 {
+            fill(&mut job, round * 5..round * 5 + 20, &round.to_le_bytes());
+            // A swap whose fate is not clear makes the coordinator take HEAD again.
+            while complete(&mut job, &*store, &mut head).is_err() {
+                head = take_until_clear(&store);
+            }
+            let named = head.head().checkpoints["g"].clone();
+            let (content, refused) = restored(&subject, &named, Depth::Checksums).expect("whole");
+            assert_eq!((content, refused), (job.content(), 0), "{family} in round {round}");
+        }
+        assert!(faulty.faults() > 10, "{family}: {} faults", faulty.faults());
+    }
+}
+
+fn take_until_clear(store: &Arc<dyn PartStore>) -> SharedHead {
+    (0..20).find_map(|_| SharedHead::take(Arc::clone(store)).ok()).expect("one in ten fails")
 }

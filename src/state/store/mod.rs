@@ -3,6 +3,8 @@
 //!
 //! Calls block; they are made on snapshot threads and at a start, not inside an async task.
 
+#[cfg(test)]
+pub(in crate::state) mod faults;
 mod local;
 mod object;
 
