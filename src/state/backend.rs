@@ -75,6 +75,9 @@ pub type Visit<'a> = dyn FnMut(&[u8], &[u8]) -> Result<()> + 'a;
 /// As [`Visit`], and tells whether to go on.
 pub type VisitUntil<'a> = dyn FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>> + 'a;
 
+/// What is told of each entry of all operators.
+pub type VisitEntry<'a> = dyn FnMut(OperatorId, &[u8], &[u8]) -> Result<()> + 'a;
+
 /// Values of keys, in the order of the keys.
 pub type Values = Vec<Option<Vec<u8>>>;
 
@@ -253,7 +256,7 @@ pub trait StateBackend: Send {
     ///
     /// # Errors
     /// The error of `visit`, or that of a store that cannot be read.
-    fn export(&self, visit: &mut dyn FnMut(OperatorId, &[u8], &[u8]) -> Result<()>) -> Result<()> {
+    fn export(&self, visit: &mut VisitEntry<'_>) -> Result<()> {
         for operator in self.operators()? {
             self.scan(operator, &[], &mut |key, value| visit(operator, key, value))?;
         }

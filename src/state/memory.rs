@@ -66,7 +66,8 @@ impl StateBackend for MemoryBackend {
 
     fn apply(&mut self, operator: OperatorId, batch: WriteBatch) -> Result<()> {
         let segments = if self.sharded { KEY_GROUPS + 1 } else { 1 };
-        let mut entries = self.operators.remove(&operator).unwrap_or_else(|| vec![Arc::new(Segment::new()); segments]);
+        let empty = || std::iter::repeat_with(Arc::default).take(segments).collect::<Vec<Arc<Segment>>>();
+        let mut entries = self.operators.remove(&operator).unwrap_or_else(empty);
         for (key, value) in batch.entries {
             let segment = Arc::make_mut(&mut entries[self.segment(&key)]);
             match value {

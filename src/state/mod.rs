@@ -43,7 +43,7 @@ mod uri;
 #[cfg(test)]
 mod conformance;
 
-pub use backend::{Capture, KeyRange, StateBackend, Values, Visit, VisitUntil, WriteBatch};
+pub use backend::{Capture, KeyRange, StateBackend, Values, Visit, VisitEntry, VisitUntil, WriteBatch};
 pub use changelog::{ChangelogBackend, ChangelogOptions};
 pub use deferred::Background;
 pub use head::{Head, HeadCheckpoint, HeadFile};
@@ -59,7 +59,7 @@ pub use memory::MemoryBackend;
 pub use multiset::Multiset;
 pub use operator_state::{broadcast_key, get_operator_state, list_item_key, list_prefix, union_key, union_prefix};
 pub use registry::{BackendContext, Parameter, Registry};
-pub use remote::{LayerPool, LoaderPool, RemoteOptions, RemotePool, RemoteReadBackend};
+pub use remote::{Delta, LayerPool, LoaderPool, RemoteOptions, RemotePool, RemoteReadBackend};
 pub use restore::import;
 pub use retention::{released_parts, sweep};
 pub use share::{OPERATOR_STATE, Share};

@@ -10,9 +10,11 @@ use crate::types::Result;
 /// Changes of an operator; `None` erases.
 pub(super) type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
+type ChangesRange<'a> = btree_map::Range<'a, Vec<u8>, Option<Vec<u8>>>;
+
 /// Visits the entries of a range: those told by [`Merged::older`] in order, with the changes over them.
 pub(super) struct Merged<'a, 'b> {
-    newer: Option<Peekable<btree_map::Range<'a, Vec<u8>, Option<Vec<u8>>>>>,
+    newer: Option<Peekable<ChangesRange<'a>>>,
     visit: &'a mut VisitUntil<'b>,
 }
 

@@ -60,12 +60,11 @@ pub(super) fn encode(changes: &[Change]) -> Result<Vec<u8>> {
     Ok(stream.into_inner()?)
 }
 
-/// Visits the changes with sequence numbers in a range, in order: operator, key, and the value unless it erases.
-pub(super) fn replay(
-    bytes: &[u8],
-    range: std::ops::Range<u64>,
-    visit: &mut dyn FnMut(OperatorId, &[u8], Option<&[u8]>) -> Result<()>,
-) -> Result<()> {
+/// What is told of each change: operator, key, and the value unless it erases.
+type VisitChange<'a> = dyn FnMut(OperatorId, &[u8], Option<&[u8]>) -> Result<()> + 'a;
+
+/// Visits the changes with sequence numbers in a range, in order.
+pub(super) fn replay(bytes: &[u8], range: std::ops::Range<u64>, visit: &mut VisitChange<'_>) -> Result<()> {
     let damaged =
         |what: String| Error::new(SqlState::DataCorrupted, format!("a segment of the changelog is damaged: {what}"));
     let stream = StreamReader::try_new(Cursor::new(bytes), None).map_err(|error| damaged(error.to_string()))?;

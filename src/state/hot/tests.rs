@@ -147,7 +147,7 @@ fn run(residence: Residence, steps: &[Step]) {
         }
     }
     // What a restart would find after one more barrier.
-    while !at_barrier.is_none() {
+    while at_barrier.is_some() {
         if tier.drain(&mut backend, 3).expect("writes") {
             tier.captured();
             at_barrier = None;

@@ -21,6 +21,15 @@ use super::pool::{Delta, RemotePool, layers_of};
 use super::reads::ReadThreads;
 use crate::types::{CheckpointId, Error, OperatorId, Result};
 
+/// An operator's key.
+type Place = (OperatorId, Vec<u8>);
+/// A value, or that there is none.
+type Known = Option<Vec<u8>>;
+/// Keys that memory does not know, with their positions in a request.
+type Missing = Vec<(usize, Vec<u8>)>;
+/// What was read of them.
+type Read = Vec<(usize, Vec<u8>, Known)>;
+
 /// What an entry takes beside its bytes.
 const ENTRY_BYTES: usize = 96;
 
@@ -69,14 +78,14 @@ struct CapturedDelta {
 /// Values that were read, the longest unused ones first to go. None of them is in a delta that is newer.
 #[derive(Default)]
 struct Loaded {
-    entries: HashMap<(OperatorId, Vec<u8>), (Option<Vec<u8>>, u64)>,
-    by_use: BTreeMap<u64, (OperatorId, Vec<u8>)>,
+    entries: HashMap<Place, (Known, u64)>,
+    by_use: BTreeMap<u64, Place>,
     uses: u64,
     bytes: usize,
 }
 
 impl Loaded {
-    fn get(&mut self, place: &(OperatorId, Vec<u8>)) -> Option<Option<Vec<u8>>> {
+    fn get(&mut self, place: &Place) -> Option<Known> {
         let (value, used) = self.entries.get_mut(place)?;
         self.uses += 1;
         self.by_use.remove(used);
@@ -85,7 +94,7 @@ impl Loaded {
         Some(value.clone())
     }
 
-    fn insert(&mut self, place: (OperatorId, Vec<u8>), value: Option<Vec<u8>>) {
+    fn insert(&mut self, place: Place, value: Known) {
         self.remove(&place);
         self.uses += 1;
         self.bytes += entry_bytes(&place.1, value.as_deref());
@@ -93,7 +102,7 @@ impl Loaded {
         self.entries.insert(place, (value, self.uses));
     }
 
-    fn remove(&mut self, place: &(OperatorId, Vec<u8>)) {
+    fn remove(&mut self, place: &Place) {
         if let Some((value, used)) = self.entries.remove(place) {
             self.by_use.remove(&used);
             self.bytes -= entry_bytes(&place.1, value.as_deref());
@@ -180,7 +189,7 @@ impl RemoteReadBackend {
     }
 
     /// A key's value as far as memory knows it.
-    fn hot(&self, tiers: &Tiers, operator: OperatorId, key: &[u8]) -> Option<Option<Vec<u8>>> {
+    fn hot(&self, tiers: &Tiers, operator: OperatorId, key: &[u8]) -> Option<Known> {
         let changed = |delta: &Delta| delta.get(&operator).and_then(|changes| changes.get(key)).cloned();
         changed(&self.changes).or_else(|| tiers.deltas.iter().rev().find_map(|delta| changed(&delta.changes)))
     }
@@ -190,9 +199,9 @@ impl RemoteReadBackend {
         &self,
         layers: &Arc<Vec<Layer>>,
         operator: OperatorId,
-        missing: Vec<(usize, Vec<u8>)>,
+        missing: Missing,
         deadline: u64,
-    ) -> BoxFuture<'static, Result<Vec<(usize, Vec<u8>, Option<Vec<u8>>)>>> {
+    ) -> BoxFuture<'static, Result<Read>> {
         let mut missing = missing;
         // Neighbours share blocks.
         missing.sort_by(|a, b| a.1.cmp(&b.1));
@@ -219,7 +228,7 @@ impl RemoteReadBackend {
     }
 
     /// The values that memory knows, and the keys that it does not.
-    fn split(&self, operator: OperatorId, keys: &[&[u8]]) -> (Values, Vec<(usize, Vec<u8>)>, Arc<Vec<Layer>>) {
+    fn split(&self, operator: OperatorId, keys: &[&[u8]]) -> (Values, Missing, Arc<Vec<Layer>>) {
         let tiers = lock(&self.tiers);
         let mut loaded = self.loaded.borrow_mut();
         let (mut values, mut missing) = (vec![None; keys.len()], Vec::new());

@@ -17,7 +17,7 @@ mod reads;
 mod segment;
 
 pub use backend::{RemoteOptions, RemoteReadBackend};
-pub use pool::{LayerPool, LoaderPool, RemotePool};
+pub use pool::{Delta, LayerPool, LoaderPool, RemotePool};
 
 #[cfg(test)]
 mod tests;

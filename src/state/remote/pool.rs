@@ -8,15 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use bytes::Bytes;
 
 use super::super::backend::{KeyRange, Values, VisitUntil};
-use super::super::overlay::Changes;
 use super::super::share::Share;
 use super::super::snapshot::{Layer, Snapshot};
 use super::super::store::{PartNames, PartStore};
 use super::segment::{Entries, Index, SegmentWriter};
 use crate::types::{CheckpointId, Error, KEY_GROUPS, OperatorId, Result};
 
-/// Changes by operator and key.
-pub(super) type Delta = BTreeMap<OperatorId, Changes>;
+/// Changes by operator and key; `None` erases.
+pub type Delta = BTreeMap<OperatorId, BTreeMap<Vec<u8>, Option<Vec<u8>>>>;
 
 /// A segment's size before the next is begun.
 const SEGMENT_BYTES_MAX: usize = 64 << 20;
@@ -31,12 +30,7 @@ pub trait RemotePool: Send + Sync {
     ///
     /// # Errors
     /// When an object cannot be written; the base stays good.
-    fn commit(
-        &self,
-        checkpoint: CheckpointId,
-        base: &[Layer],
-        changes: &BTreeMap<OperatorId, BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
-    ) -> Result<Vec<Layer>>;
+    fn commit(&self, checkpoint: CheckpointId, base: &[Layer], changes: &Delta) -> Result<Vec<Layer>>;
 
     /// Values as of a state, in the order of the keys.
     ///
@@ -149,12 +143,7 @@ impl LayerPool {
 }
 
 impl RemotePool for LayerPool {
-    fn commit(
-        &self,
-        checkpoint: CheckpointId,
-        base: &[Layer],
-        changes: &BTreeMap<OperatorId, BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
-    ) -> Result<Vec<Layer>> {
+    fn commit(&self, checkpoint: CheckpointId, base: &[Layer], changes: &Delta) -> Result<Vec<Layer>> {
         let mut number = 0;
         let mut layers = self.write(checkpoint, &mut number, |push| {
             for (operator, changes) in changes {
@@ -300,12 +289,15 @@ impl Cursor {
     }
 }
 
+/// The next entry of a layer: its place, the layer's age, its value.
+type Head = (OperatorId, Vec<u8>, usize, Option<Vec<u8>>);
+
 /// Several layers as one, each key once, from its newest layer.
 struct Cursors<'a> {
     pool: &'a LayerPool,
     cursors: Vec<Cursor>,
     /// The next entry of each layer: by place, then by age of the layer.
-    heads: BinaryHeap<Reverse<(OperatorId, Vec<u8>, usize, Option<Vec<u8>>)>>,
+    heads: BinaryHeap<Reverse<Head>>,
 }
 
 impl<'a> Cursors<'a> {
@@ -366,12 +358,7 @@ impl<F: Fn(OperatorId, &[&[u8]]) -> Result<Values> + Send + Sync> LoaderPool<F> 
 }
 
 impl<F: Fn(OperatorId, &[&[u8]]) -> Result<Values> + Send + Sync> RemotePool for LoaderPool<F> {
-    fn commit(
-        &self,
-        _: CheckpointId,
-        _: &[Layer],
-        _: &BTreeMap<OperatorId, BTreeMap<Vec<u8>, Option<Vec<u8>>>>,
-    ) -> Result<Vec<Layer>> {
+    fn commit(&self, _: CheckpointId, _: &[Layer], _: &Delta) -> Result<Vec<Layer>> {
         Err(Error::unsupported("state that is only looked up has no checkpoints"))
     }
 

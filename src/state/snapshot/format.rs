@@ -18,6 +18,7 @@ use arrow::error::ArrowError;
 use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 
+use super::super::backend::VisitEntry;
 use super::versions::StateVersions;
 use crate::types::{Error, OperatorId, Result, SqlState};
 
@@ -160,7 +161,7 @@ impl<'a> SnapshotReader<'a> {
     ///
     /// # Errors
     /// XX001 when the stream is damaged; the error of `visit`.
-    pub fn visit(self, visit: &mut dyn FnMut(OperatorId, &[u8], &[u8]) -> Result<()>) -> Result<()> {
+    pub fn visit(self, visit: &mut VisitEntry<'_>) -> Result<()> {
         for batch in self.stream {
             let batch = batch.map_err(unreadable)?;
             check_nulls(&batch)?;
@@ -257,7 +258,9 @@ mod tests {
     use super::*;
     use arrow::array::{BinaryArray, UInt64Array};
 
-    fn read(bytes: &[u8]) -> Result<Vec<(u64, Vec<u8>, Vec<u8>)>> {
+    type Row = (u64, Vec<u8>, Vec<u8>);
+
+    fn read(bytes: &[u8]) -> Result<Vec<Row>> {
         let mut entries = Vec::new();
         SnapshotReader::new(bytes)?.visit(&mut |operator, key, value| {
             entries.push((operator.as_u64(), key.to_vec(), value.to_vec()));

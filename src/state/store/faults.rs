@@ -50,10 +50,9 @@ impl FaultyStore {
         (state >> 33) % 200 < self.percent
     }
 
-    fn fault<T>(&self, done: T) -> Result<T> {
-        drop(done);
+    fn fault(&self) -> Error {
         self.faults.fetch_add(1, Ordering::Relaxed);
-        Err(Error::Generic { store: "faulty", source: "503 Slow Down".into() })
+        Error::Generic { store: "faulty", source: "503 Slow Down".into() }
     }
 }
 
@@ -67,10 +66,10 @@ impl std::fmt::Display for FaultyStore {
 impl ObjectStore for FaultyStore {
     async fn put_opts(&self, location: &Path, payload: PutPayload, options: PutOptions) -> Result<PutResult> {
         if self.fails() {
-            return self.fault(()).and_then(|()| unreachable!("a fault is an error"));
+            return Err(self.fault());
         }
         let done = self.objects.put_opts(location, payload, options).await?;
-        if self.lose_next.swap(false, Ordering::Relaxed) || self.fails() { self.fault(done) } else { Ok(done) }
+        if self.lose_next.swap(false, Ordering::Relaxed) || self.fails() { Err(self.fault()) } else { Ok(done) }
     }
 
     async fn put_multipart_opts(
@@ -83,7 +82,7 @@ impl ObjectStore for FaultyStore {
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
         let done = self.objects.get_opts(location, options).await?;
-        if self.fails() { self.fault(done) } else { Ok(done) }
+        if self.fails() { Err(self.fault()) } else { Ok(done) }
     }
 
     fn delete_stream(&self, locations: BoxStream<'static, Result<Path>>) -> BoxStream<'static, Result<Path>> {
