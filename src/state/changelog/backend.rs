@@ -1,5 +1,6 @@
 //! The backend: a working store, its log and its base.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
@@ -19,7 +20,8 @@ use crate::types::{CheckpointId, Error, OperatorId, Result};
 /// Settings of a changelog.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangelogOptions {
-    /// Bytes of changes since the last base that make a checkpoint begin a new one.
+    /// Bytes of changes since the last base that make a checkpoint begin a new one; at least half of what the last one
+    /// wrote, so that bases cost no more than the changes.
     pub materialization_threshold_bytes: usize,
     /// Bytes of changes that go up without waiting for a checkpoint.
     pub upload_bytes: usize,
@@ -51,6 +53,8 @@ pub struct ChangelogBackend {
     next_base: Option<(u64, Arc<Deferred<Snapshot>>)>,
     /// Bytes of changes since the base was sampled.
     logged_bytes: usize,
+    /// Bytes that the base wrote and the one before had not.
+    base_bytes: u64,
     /// A restored base holds more than its share: a new one is due.
     base_is_foreign: bool,
     operator_file: OperatorFile,
@@ -80,6 +84,7 @@ impl ChangelogBackend {
             base: Base { from: 0, snapshots: Vec::new() },
             next_base: None,
             logged_bytes: 0,
+            base_bytes: 0,
             base_is_foreign: false,
             operator_file: OperatorFile::default(),
         })
@@ -101,12 +106,23 @@ impl ChangelogBackend {
         match outcome {
             Ok(snapshot) => {
                 self.log.truncate(from);
+                // Links of the same file have other names.
+                let before: BTreeSet<(u64, u32)> = self
+                    .base
+                    .snapshots
+                    .iter()
+                    .flat_map(Snapshot::parts)
+                    .map(|part| (part.bytes, part.crc32c))
+                    .collect();
+                let new = snapshot.parts().into_iter().filter(|part| !before.contains(&(part.bytes, part.crc32c)));
+                self.base_bytes = new.map(|part| part.bytes).sum();
                 self.base = Base { from, snapshots: vec![snapshot.narrowed(Share::WHOLE)] };
                 self.base_is_foreign = false;
             }
             // The old base and all segments since are still there; the next checkpoint begins another.
             Err(error) => {
                 tracing::warn!(%error, "a base of the state's changelog could not be written");
+                self.base_bytes = 0;
                 self.logged_bytes = self.logged_bytes.max(self.options.materialization_threshold_bytes);
             }
         }
@@ -239,7 +255,9 @@ impl StateBackend for ChangelogBackend {
 
     fn capture(&mut self, checkpoint: CheckpointId) -> Result<Capture> {
         self.adopt_base();
-        if self.base_is_foreign || self.logged_bytes >= self.options.materialization_threshold_bytes {
+        let enough = self.logged_bytes >= self.options.materialization_threshold_bytes
+            && self.logged_bytes as u64 >= self.base_bytes / 2;
+        if self.base_is_foreign || enough {
             self.begin_base()?;
         }
         self.log.close();

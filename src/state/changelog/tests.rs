@@ -174,5 +174,20 @@ fn a_checkpoint_costs_what_changed() {
     let old: BTreeSet<&Part> = first.parts().into_iter().collect();
     let new: Vec<&Part> =
         second.parts().into_iter().filter(|part| part.name.starts_with("log/") && !old.contains(part)).collect();
+    // More than the threshold, and far less than the base: no new base.
+    for round in 3..6 {
+        write(&mut backend, 0..40_000);
+        let snapshot = backend.snapshot(CheckpointId(round)).expect("persists");
+        backend.finish_base();
+        let bases: BTreeSet<String> = snapshot
+            .parts()
+            .iter()
+            .filter(|part| part.name.starts_with("base/"))
+            .map(|part| part.name.clone())
+            .collect();
+        assert_eq!(bases.len(), 1);
+    }
+    let listed = store.list("base/").expect("lists").len();
+    assert!(listed <= 2, "{listed} bases for 220 % of changes");
     assert!(bytes(&new) * 50 < bytes(&first.parts()), "{} of {}", bytes(&new), bytes(&first.parts()));
 }

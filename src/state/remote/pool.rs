@@ -19,8 +19,8 @@ pub type Delta = BTreeMap<OperatorId, BTreeMap<Vec<u8>, Option<Vec<u8>>>>;
 
 /// A segment's size before the next is begun.
 const SEGMENT_BYTES_MAX: usize = 64 << 20;
-/// Layers of about the same size that are merged into one.
-const LAYERS_OF_A_SIZE: usize = 4;
+/// Runs of about the same size that are merged into one.
+const RUNS_OF_A_SIZE: usize = 4;
 
 /// Durable state of keyed entries, as of checkpoints. Shared by threads; a state of it is a list of layers, newest
 /// first, that never changes.
@@ -73,13 +73,21 @@ pub trait RemotePool: Send + Sync {
 pub struct LayerPool {
     store: Arc<dyn PartStore>,
     names: PartNames,
+    segment_bytes_max: usize,
     indexes: Mutex<HashMap<String, Arc<Index>>>,
 }
 
 impl LayerPool {
     /// A pool of a worker's segments.
     pub fn new(store: Arc<dyn PartStore>, names: PartNames) -> LayerPool {
-        LayerPool { store, names, indexes: Mutex::default() }
+        LayerPool { store, names, segment_bytes_max: SEGMENT_BYTES_MAX, indexes: Mutex::default() }
+    }
+
+    /// The same, with smaller segments.
+    #[cfg(test)]
+    pub(super) fn with_segments_of(mut self, bytes: usize) -> LayerPool {
+        self.segment_bytes_max = bytes;
+        self
     }
 
     fn index(&self, layer: &Layer) -> Result<Arc<Index>> {
@@ -100,11 +108,10 @@ impl LayerPool {
         indexes.retain(|name, _| names.contains(name.as_str()));
     }
 
-    /// Writes a stream of entries as segments; `Err` of the stream ends it.
+    /// Writes a stream of entries as the segments of a run.
     fn write(
         &self,
-        checkpoint: CheckpointId,
-        number: &mut usize,
+        run: &str,
         fill: impl FnOnce(&mut dyn FnMut(OperatorId, &[u8], Option<&[u8]>) -> Result<()>) -> Result<()>,
     ) -> Result<Vec<Layer>> {
         let (mut layers, mut writer) = (Vec::new(), SegmentWriter::default());
@@ -112,40 +119,42 @@ impl LayerPool {
             let entries = writer.entries() as u64;
             if entries > 0 {
                 let (bytes, index_bytes) = writer.finish();
-                let name = self.names.part(checkpoint, &format!("{number}.segment"));
-                *number += 1;
+                let name = format!("{run}-{}.segment", layers.len());
                 let part = self.store.put(&name, bytes.into())?;
-                layers.push(Layer { part, groups: (0, KEY_GROUPS), entries, index_bytes });
+                layers.push(Layer { part, groups: (0, KEY_GROUPS), run: run.to_owned(), entries, index_bytes });
             }
             Ok(())
         };
         fill(&mut |operator, key, value| {
             writer.push(operator, key, value);
-            if writer.bytes() >= SEGMENT_BYTES_MAX { put(std::mem::take(&mut writer)) } else { Ok(()) }
+            if writer.bytes() >= self.segment_bytes_max { put(std::mem::take(&mut writer)) } else { Ok(()) }
         })?;
         put(writer)?;
         Ok(layers)
     }
 
-    /// How many of the newest layers are to be merged: those that together are not much smaller than the next.
+    /// How many of the newest layers are to be merged: those of the runs that together are not much smaller than the
+    /// next.
     fn mergeable(layers: &[Layer]) -> usize {
-        let (mut count, mut bytes) = (0, 0);
-        for layer in layers {
-            // A full segment of a layer in several objects is left alone: what lies under it is as great.
-            if count > 0 && layer.part.bytes > 2 * bytes {
+        let (mut count, mut runs, mut bytes) = (0, 0, 0);
+        for run in layers.chunk_by(|a, b| a.run == b.run) {
+            let run_bytes: u64 = run.iter().map(|layer| layer.part.bytes).sum();
+            if runs > 0 && run_bytes > 2 * bytes {
                 break;
             }
-            bytes += layer.part.bytes;
-            count += 1;
+            bytes += run_bytes;
+            count += run.len();
+            runs += 1;
         }
-        if count >= LAYERS_OF_A_SIZE { count } else { 0 }
+        if runs >= RUNS_OF_A_SIZE { count } else { 0 }
     }
 }
 
 impl RemotePool for LayerPool {
     fn commit(&self, checkpoint: CheckpointId, base: &[Layer], changes: &Delta) -> Result<Vec<Layer>> {
-        let mut number = 0;
-        let mut layers = self.write(checkpoint, &mut number, |push| {
+        // A checkpoint writes its changes, and at most one run that is merged.
+        let (changes_run, merged_run) = (self.names.part(checkpoint, "changes"), self.names.part(checkpoint, "merged"));
+        let mut layers = self.write(&changes_run, |push| {
             for (operator, changes) in changes {
                 for (key, value) in changes {
                     push(*operator, key, value.as_deref())?;
@@ -157,7 +166,7 @@ impl RemotePool for LayerPool {
         let count = Self::mergeable(&layers);
         if count > 0 {
             let is_all = count == layers.len();
-            let merged = self.write(checkpoint, &mut number, |push| {
+            let merged = self.write(&merged_run, |push| {
                 let mut cursors = Cursors::new(self, &layers[..count], None)?;
                 while let Some((operator, key, value)) = cursors.next()? {
                     // Over nothing, there is nothing to erase.
@@ -223,7 +232,7 @@ impl RemotePool for LayerPool {
         if range.is_empty() {
             return Ok(());
         }
-        let mut cursors = Cursors::new(self, state, Some((operator, &range.from)))?;
+        let mut cursors = Cursors::new(self, state, Some((operator, range)))?;
         while let Some((owner, key, value)) = cursors.next()? {
             if owner != operator || range.to.as_deref().is_some_and(|to| key.as_slice() >= to) {
                 break;
@@ -263,13 +272,18 @@ struct Cursor {
     groups: (usize, usize),
     next_block: usize,
     block: std::vec::IntoIter<Entry>,
+    /// Entries before it are passed over.
+    from: Option<(OperatorId, Vec<u8>)>,
 }
 
 impl Cursor {
     fn next(&mut self, store: &dyn PartStore) -> Result<Option<Entry>> {
         loop {
             for entry in self.block.by_ref() {
-                if entry.1.first().is_some_and(|g| (self.groups.0..self.groups.1).contains(&usize::from(*g))) {
+                let is_before = self.from.as_ref().is_some_and(|(o, key)| (entry.0, &entry.1) < (*o, key));
+                if !is_before
+                    && entry.1.first().is_some_and(|g| (self.groups.0..self.groups.1).contains(&usize::from(*g)))
+                {
                     return Ok(Some(entry));
                 }
             }
@@ -301,26 +315,37 @@ struct Cursors<'a> {
 }
 
 impl<'a> Cursors<'a> {
-    fn new(pool: &'a LayerPool, layers: &[Layer], from: Option<(OperatorId, &[u8])>) -> Result<Cursors<'a>> {
+    /// All entries, or those of a range of an operator and what follows.
+    fn new(pool: &'a LayerPool, layers: &[Layer], range: Option<(OperatorId, &KeyRange)>) -> Result<Cursors<'a>> {
         let mut cursors = Cursors { pool, cursors: Vec::new(), heads: BinaryHeap::new() };
-        for (age, layer) in layers.iter().enumerate() {
-            let index = pool.index(layer)?;
-            let next_block = from.map_or(0, |(operator, key)| index.block_from(operator, key));
-            cursors.cursors.push(Cursor { index, groups: layer.groups, next_block, block: Vec::new().into_iter() });
-            cursors.advance(age)?;
-            while let (Some((operator, key)), Some(place)) = (from, cursors.head(age)) {
-                if place >= (operator, key) {
-                    break;
+        let indexes = layers.iter().map(|layer| pool.index(layer)).collect::<Result<Vec<_>>>()?;
+        let first =
+            |at: usize| indexes.get(at)?.blocks().first().map(|block| (block.first.0, block.first.1.as_slice()));
+        for (at, layer) in layers.iter().enumerate() {
+            if let Some((operator, range)) = range {
+                let is_behind = range.to.as_deref().is_some_and(|to| first(at) >= Some((operator, to)));
+                // The next object of the run begins at or before the range: nothing of it is in this one.
+                let continues =
+                    layers.get(at + 1).is_some_and(|next| next.run == layer.run && next.groups == layer.groups);
+                let is_before = continues && first(at + 1) <= Some((operator, &range.from));
+                if is_behind || is_before {
+                    continue;
                 }
-                cursors.heads.retain(|Reverse((_, _, layer, _))| *layer != age);
-                cursors.advance(age)?;
             }
+            let index = Arc::clone(&indexes[at]);
+            let next_block = range.map_or(0, |(operator, range)| index.block_from(operator, &range.from));
+            let from = range.map(|(operator, range)| (operator, range.from.clone()));
+            let age = cursors.cursors.len();
+            cursors.cursors.push(Cursor {
+                index,
+                groups: layer.groups,
+                next_block,
+                block: Vec::new().into_iter(),
+                from,
+            });
+            cursors.advance(age)?;
         }
         Ok(cursors)
-    }
-
-    fn head(&self, age: usize) -> Option<(OperatorId, &[u8])> {
-        self.heads.iter().find(|Reverse((_, _, layer, _))| *layer == age).map(|Reverse((o, k, ..))| (*o, k.as_slice()))
     }
 
     fn advance(&mut self, age: usize) -> Result<()> {

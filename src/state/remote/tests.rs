@@ -8,8 +8,17 @@ use crate::env::Failpoints;
 use crate::types::{CheckpointId, OperatorId, Result};
 
 fn open(store: &Arc<dyn PartStore>, worker: usize, hot_max_bytes: Option<usize>) -> RemoteReadBackend {
+    open_with(store, worker, hot_max_bytes, 64 << 20)
+}
+
+fn open_with(
+    store: &Arc<dyn PartStore>,
+    worker: usize,
+    hot_max_bytes: Option<usize>,
+    segment_bytes: usize,
+) -> RemoteReadBackend {
     let names = PartNames::of_worker(worker);
-    let pool = Arc::new(LayerPool::new(Arc::clone(store), names.clone()));
+    let pool = Arc::new(LayerPool::new(Arc::clone(store), names.clone()).with_segments_of(segment_bytes));
     let options = RemoteOptions { hot_max_bytes, io_threads: 2 };
     RemoteReadBackend::new(pool, Arc::clone(store), names, options).expect("starts")
 }
@@ -26,6 +35,39 @@ fn remote_read_conforms() {
         conformance::check(&*subject(hot_max_bytes));
         conformance::check_model(32, || subject(hot_max_bytes));
     }
+}
+
+#[test]
+fn runs_of_several_segments_conform() {
+    let subject = || -> Box<dyn Subject> {
+        Box::new(InFolder::new(|_, store: &Arc<dyn PartStore>, _, share: Share| -> Box<dyn StateBackend> {
+            // An entry or two in each segment.
+            Box::new(open_with(store, share.worker(), Some(0), 40))
+        }))
+    };
+    conformance::check_model(32, subject);
+    let (_folder, store) = local();
+    let mut backend = open_with(&store, 0, Some(0), 20_000);
+    write(&mut backend, 0..20_000, b"12345678");
+    let first = backend.snapshot(CheckpointId(1)).expect("persists");
+    let Content::Layers { layers, .. } = &first.content else { panic!("not layers") };
+    let objects = layers.len();
+    assert!(objects > 20, "one run in {objects} objects");
+    // Small changes do not rewrite the run, however many objects it has.
+    for round in 2..12 {
+        write(&mut backend, 0..20, &[round; 8]);
+        let snapshot = backend.snapshot(CheckpointId(u64::from(round))).expect("persists");
+        let kept = snapshot.parts().iter().filter(|part| first.parts().contains(part)).count();
+        assert!(kept >= objects, "{kept} of {objects} objects are kept in round {round}");
+    }
+    let mut count = 0;
+    backend
+        .export(&mut |_, _, _| {
+            count += 1;
+            Ok(())
+        })
+        .expect("reads");
+    assert_eq!(count, 20_000);
 }
 
 fn local() -> (tempfile::TempDir, Arc<dyn PartStore>) {

@@ -86,6 +86,8 @@ pub struct Layer {
     pub part: Part,
     /// The groups that count: first, and first behind.
     pub groups: (usize, usize),
+    /// Layers of one name are one sorted run, cut into objects; no other worker or checkpoint has a run of that name.
+    pub run: String,
     /// Entries in it, tombstones included.
     pub entries: u64,
     /// Bytes of its tail: the index of its blocks.
