@@ -1,8 +1,19 @@
 //! Where operators keep what they know.
 //!
-//! A [`StateBackend`] stores bytes per (operator, key). Operators do not use it row by row: they hold
-//! decoded *tables* ([`KeyIndex`], [`Multiset`]) that remember what changed, and hand the changed
-//! entries over at a barrier. With `memory://` the decoded tables are the state.
+//! A [`StateBackend`] stores bytes per (operator, key), fixes a cut of them at a checkpoint and takes in any share of key
+//! groups at a restore; a URI chooses one ([`Registry`]). Operators do not use it row by row: they hold decoded *tables*
+//! ([`HotTier`], [`KeyIndex`], [`Multiset`]) that know what changed, and hand the changed entries over at a barrier. With
+//! the memory family the decoded tables are the state.
+//!
+//! ```text
+//! tables, hot     decoded values in front of a backend
+//! memory, rocks, remote, changelog     backends; the last over another one
+//! restore, operator_state              what all of them do when workers change
+//! snapshot        the parts of a checkpoint, the open Arrow format, stamps
+//! store           where parts lie: a folder or a prefix of an object store
+//! manifest, head  what makes a checkpoint complete
+//! tools           state as data, without a job
+//! ```
 //!
 //! Keys are laid out so that a scan by key group is a range scan:
 //!
@@ -13,7 +24,7 @@
 //! ```
 //!
 //! The key group is taken over the key bytes alone (FNV-1a modulo 128), which are the typed,
-//! order-preserving encoding of [`RowCodec`]. Deliberately absent: operators, SQL.
+//! order-preserving encoding of [`RowCodec`]. All formats are in docs/state.md. Deliberately absent: operators, SQL.
 
 mod backend;
 mod changelog;

@@ -81,7 +81,7 @@ impl LocalStore {
     }
 
     /// Makes a file with `fill` and shows it under its name when it is whole.
-    fn publish(&self, name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    fn publish(&self, name: &str, fill: impl Fn(&Path) -> Result<()>) -> Result<()> {
         let path = self.path(name)?;
         let folder = path.parent().unwrap_or(&self.root).to_owned();
         self.make_folder(&folder)?;
@@ -89,8 +89,16 @@ impl LocalStore {
         let mut unfinished = path.clone().into_os_string();
         unfinished.push(format!(".{}-{number}.part", std::process::id()));
         let unfinished = PathBuf::from(unfinished);
+        // A crashed process of the same number can have left a link there, whose file others share.
+        unless_gone(&unfinished, std::fs::remove_file(&unfinished))?;
         self.failpoints.pass("part.write")?;
-        fill(&unfinished)?;
+        // The folder goes when its last part is deleted, which can be just now.
+        while let Err(error) = fill(&unfinished) {
+            if folder.is_dir() {
+                return Err(error);
+            }
+            self.make_folder(&folder)?;
+        }
         self.failpoints.pass("part.sync")?;
         if self.sync {
             File::open(&unfinished).and_then(|file| file.sync_all()).map_err(|error| at(&unfinished, &error))?;
@@ -175,9 +183,11 @@ impl PartStore for LocalStore {
         let mut listed = Vec::new();
         let mut folders = vec![self.root.clone()];
         while let Some(folder) = folders.pop() {
-            for entry in std::fs::read_dir(&folder).map_err(|error| at(&folder, &error))? {
+            // What goes away meanwhile, as unfinished files do, is not listed.
+            let Some(entries) = unless_gone(&folder, std::fs::read_dir(&folder))? else { continue };
+            for entry in entries {
                 let path = entry.map_err(|error| at(&folder, &error))?.path();
-                let metadata = std::fs::symlink_metadata(&path).map_err(|error| at(&path, &error))?;
+                let Some(metadata) = unless_gone(&path, std::fs::symlink_metadata(&path))? else { continue };
                 if metadata.is_dir() {
                     folders.push(path);
                     continue;
@@ -214,11 +224,8 @@ impl PartStore for LocalStore {
 
     fn read(&self, name: &str) -> Result<Option<Version>> {
         let path = self.path(name)?;
-        match std::fs::read(&path) {
-            Ok(content) => Ok(Some(Version { content: content.into(), update: None })),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(at(&path, &error)),
-        }
+        let content = unless_gone(&path, std::fs::read(&path))?;
+        Ok(content.map(|content| Version { content: content.into(), update: None }))
     }
 
     fn swap(&self, name: &str, expected: Option<&Version>, content: Bytes) -> Result<Swap> {
@@ -249,6 +256,15 @@ pub(in crate::state) fn checksum(path: &Path) -> Result<u32> {
             0 => return Ok(crc32c),
             read => crc32c = crc32c::crc32c_append(crc32c, &buffer[..read]),
         }
+    }
+}
+
+/// What was read of a path, unless there is nothing.
+fn unless_gone<T>(path: &Path, read: std::io::Result<T>) -> Result<Option<T>> {
+    match read {
+        Ok(read) => Ok(Some(read)),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(at(path, &error)),
     }
 }
 

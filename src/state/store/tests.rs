@@ -104,3 +104,41 @@ fn a_crash_shows_the_whole_part_or_none() {
         assert_eq!(store.get(&part).expect("whole"), "whole");
     }
 }
+
+#[test]
+fn a_folder_that_empties_meanwhile_is_made_again() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = Arc::new(LocalStore::open(folder.path(), false, Failpoints::default()).expect("opens"));
+    let threads: Vec<_> = (0..4)
+        .map(|thread| {
+            let store = Arc::clone(&store);
+            std::thread::spawn(move || {
+                for round in 0..300 {
+                    let name = format!("log/{thread}-{round}");
+                    let part = store.put(&name, Bytes::from_static(b"x")).expect("writes");
+                    store.list("log/").expect("lists");
+                    assert_eq!(store.get(&part).expect("whole"), "x");
+                    store.delete(&name).expect("removes");
+                }
+            })
+        })
+        .collect();
+    threads.into_iter().for_each(|thread| thread.join().expect("no failure"));
+}
+
+#[test]
+fn what_a_crash_left_is_not_written_through() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let store = LocalStore::open(folder.path(), false, Failpoints::default()).expect("opens");
+    let shared = store.put("shared", Bytes::from_static(b"of another checkpoint")).expect("writes");
+    // The next unfinished file's name, as a process of the same number left it: a link to a part in use.
+    let left = folder.path().join(format!("p.{}-1.part", std::process::id()));
+    std::fs::hard_link(folder.path().join("shared"), &left).expect("links");
+    store.put("p", Bytes::from_static(b"new")).expect("writes");
+    assert_eq!(store.get(&shared).expect("whole"), "of another checkpoint");
+    let again = folder.path().join(format!("q.{}-2.part", std::process::id()));
+    std::fs::hard_link(folder.path().join("shared"), &again).expect("links");
+    let source = folder.path().join("p");
+    store.put_file("q", &source, None).expect("writes");
+    assert_eq!(store.get(&shared).expect("whole"), "of another checkpoint");
+}
