@@ -15,6 +15,9 @@
 //! Between, `write_early` may relieve the tier of dirty values, so that a barrier finds few; not between `freeze` and
 //! `captured`, or the capture would hold changes of later times.
 //!
+//! **Entries.** A value can have map entries, such as the counted values of a `min`. They are stored under keys of their own,
+//! read when their key's value is, written when it is, and evicted with it.
+//!
 //! Nothing reads the backend round the tier: what it holds of a key may be older.
 
 mod lru;

@@ -225,3 +225,111 @@ fn the_tier_holds_its_budget_and_reads_in_one_batch() {
     tier.load(&backend).expect("reads");
     assert_eq!(backend.1.get(), reads);
 }
+
+/// Rows and counted values by key: a group with a `min`.
+struct Groups {
+    rows: Vec<i64>,
+    values: Multiset,
+}
+
+impl Cells for Groups {
+    fn resize(&mut self, slots: usize) {
+        self.rows.resize(slots, 0);
+        self.values.resize(slots);
+    }
+    fn encode(&self, slot: Slot, into: &mut Vec<u8>) {
+        into.extend(self.rows[slot as usize].to_le_bytes());
+    }
+    fn decode(&mut self, slot: Slot, bytes: &[u8]) -> crate::types::Result<()> {
+        self.rows[slot as usize] = I64Codec.decode(bytes)?;
+        Ok(())
+    }
+    fn clear(&mut self, slot: Slot) {
+        self.rows[slot as usize] = 0;
+        self.values.clear(slot);
+    }
+    fn bytes(&self, slot: Slot) -> usize {
+        8 + self.values.bytes(slot)
+    }
+    fn entry_prefixes(&self, key: &[u8]) -> Vec<Vec<u8>> {
+        vec![self.values.entry_prefix(key)]
+    }
+    fn load_entry(&mut self, slot: Slot, stored: &[u8], value: &[u8]) -> crate::types::Result<()> {
+        self.values.load_entry(slot, stored, value)
+    }
+    fn write_entries(&mut self, slot: Slot, key: &[u8], batch: &mut WriteBatch) {
+        self.values.flush_key(slot, key, batch);
+    }
+}
+
+/// Rows of each key as a map of counted values; what the tier and the backend say must be the same.
+type Bags = BTreeMap<u8, BTreeMap<u8, i64>>;
+
+#[test]
+fn entries_live_and_go_with_their_key() {
+    for residence in [Residence::All, Residence::Budget(0), Residence::Budget(900)] {
+        let mut runner = TestRunner::new(Config { cases: 128, failure_persistence: None, ..Config::default() });
+        let change = (0..8_u8, 0..6_u8, any::<bool>());
+        let steps = proptest::collection::vec((proptest::collection::vec(change, 1..5), 0..5_usize), 1..60);
+        runner
+            .run(&steps, |steps| {
+                run_bags(residence, &steps);
+                Ok(())
+            })
+            .expect("the tier is a bag");
+    }
+}
+
+fn run_bags(residence: Residence, steps: &[(Vec<(u8, u8, bool)>, usize)]) {
+    let mut backend = MemoryBackend::default();
+    let cells = || Groups { rows: Vec::new(), values: Multiset::new("m".to_owned(), true) };
+    let mut tier = HotTier::new(OPERATOR, "s", residence, cells());
+    let (mut now, mut at_barrier): (Bags, Option<Bags>) = (Bags::new(), None);
+    let load = |backend: &MemoryBackend| {
+        let mut tier = HotTier::new(OPERATOR, "s", Residence::All, cells());
+        tier.load_all(backend, Share::WHOLE).expect("reads");
+        let mut bags = Bags::new();
+        for key in 0..8_u8 {
+            let slot = tier.want_key(&[key]);
+            if tier.is_present(slot) {
+                bags.insert(key, tier.cells().values.entries(slot).map(|(value, count)| (value[0], count)).collect());
+            }
+        }
+        bags
+    };
+    for (changes, drained) in steps {
+        let slots: Vec<Slot> = changes.iter().map(|(key, ..)| tier.want_key(&[*key])).collect();
+        tier.load(&backend).expect("reads");
+        for (slot, (key, value, inserts)) in slots.iter().zip(changes) {
+            let bag = now.entry(*key).or_default();
+            let shown: BTreeMap<u8, i64> =
+                tier.cells().values.entries(*slot).map(|(value, count)| (value[0], count)).collect();
+            assert_eq!(shown, *bag, "key {key}");
+            let diff = if *inserts || !bag.contains_key(value) { 1 } else { -1 };
+            tier.touch(*slot);
+            let (index, cells) = tier.split();
+            cells.values.add(index, *slot, &[*value], diff);
+            cells.rows[*slot as usize] += diff;
+            *bag.entry(*value).or_default() += diff;
+            bag.retain(|_, count| *count != 0);
+            if bag.is_empty() {
+                now.remove(key);
+                tier.erase(*slot);
+            }
+        }
+        tier.end_time();
+        match &at_barrier {
+            None => {
+                tier.freeze().expect("drained");
+                at_barrier = Some(now.clone());
+            }
+            Some(expected) => {
+                if tier.drain(&mut backend, *drained).expect("writes") {
+                    assert_eq!(load(&backend), *expected);
+                    tier.captured();
+                    at_barrier = None;
+                }
+            }
+        }
+    }
+}

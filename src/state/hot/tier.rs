@@ -30,8 +30,26 @@ pub trait Cells {
     /// Sets a slot back to the value of a key that was never seen.
     fn clear(&mut self, slot: Slot);
 
-    /// Bytes that a slot's value takes in memory.
+    /// Bytes that a slot's value takes in memory, with its entries.
     fn bytes(&self, slot: Slot) -> usize;
+
+    /// What the stored keys of a key's map entries start with, one for each map that belongs to the value: they are read
+    /// with it. None for values without entries.
+    fn entry_prefixes(&self, _key: &[u8]) -> Vec<Vec<u8>> {
+        Vec::new()
+    }
+
+    /// Takes in a stored entry of a slot, whose entries are clear before the first.
+    ///
+    /// # Errors
+    /// XX001 when it is no entry.
+    fn load_entry(&mut self, _slot: Slot, _stored: &[u8], _value: &[u8]) -> Result<()> {
+        Ok(())
+    }
+
+    /// Hands over the entries of a slot that changed since they were last handed over. Whoever changes an entry touches
+    /// the slot before.
+    fn write_entries(&mut self, _slot: Slot, _key: &[u8], _batch: &mut WriteBatch) {}
 }
 
 /// What stays in memory.
@@ -123,9 +141,21 @@ impl<C: Cells> HotTier<C> {
                 self.cells.clear(slot);
                 self.cells.decode(slot, value)?;
                 self.entries[slot as usize].knowledge = Knowledge::Present;
-                self.account(slot);
                 Ok(())
             })?;
+        }
+        for slot in 0..self.index.slots() as Slot {
+            self.load_entries(backend, slot)?;
+            self.account(slot);
+        }
+        Ok(())
+    }
+
+    /// Reads the map entries of a key whose value was read.
+    fn load_entries(&mut self, backend: &dyn StateBackend, slot: Slot) -> Result<()> {
+        let cells = &mut self.cells;
+        for prefix in cells.entry_prefixes(self.index.key(slot)) {
+            backend.scan(self.operator, &prefix, &mut |stored, value| cells.load_entry(slot, stored, value))?;
         }
         Ok(())
     }
@@ -168,7 +198,8 @@ impl<C: Cells> HotTier<C> {
     }
 
     /// Hands out the wanted keys whose values are not known, in the order of the store: their slots, and their stored
-    /// keys to ask the backend for. The values come back through [`Self::arrive`].
+    /// keys to ask the backend for. The values come back through [`Self::arrive`]. Values with map entries are read by
+    /// [`Self::load`] alone.
     pub fn request(&mut self) -> (Vec<Slot>, Vec<Vec<u8>>) {
         let mut wanted: Vec<(Vec<u8>, Slot)> = std::mem::take(&mut self.wanted)
             .into_iter()
@@ -209,6 +240,11 @@ impl<C: Cells> HotTier<C> {
         }
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let values = backend.get_many(self.operator, &keys)?;
+        for (slot, value) in slots.iter().zip(&values) {
+            if value.is_some() && !self.is_known(*slot) {
+                self.load_entries(backend, *slot)?;
+            }
+        }
         self.arrive(&slots, values)
     }
 
@@ -237,6 +273,11 @@ impl<C: Cells> HotTier<C> {
         &mut self.cells
     }
 
+    /// The keys, and the columns to change.
+    pub fn split(&mut self) -> (&KeyIndex, &mut C) {
+        (&self.index, &mut self.cells)
+    }
+
     /// Call before a slot's value is changed. It has a value from now on: that of a clear cell, if it had none.
     pub fn touch(&mut self, slot: Slot) {
         self.begin_change(slot);
@@ -257,8 +298,9 @@ impl<C: Cells> HotTier<C> {
         }
         if generation != 0 {
             // Frozen, and not written yet.
-            let (key, value) = self.encoded(slot);
-            self.saved.entries.push((key, value));
+            let entry = self.encoded(slot);
+            self.saved.entries.push(entry);
+            self.cells.write_entries(slot, self.index.key(slot), &mut self.saved);
         }
         self.entries[slot as usize].generation = self.live;
         self.dirty.push(slot);
@@ -384,6 +426,7 @@ impl<C: Cells> HotTier<C> {
             // One that was changed again is in another list.
             if self.entries[slot as usize].generation == generation {
                 batch.entries.push(self.encoded(slot));
+                self.cells.write_entries(slot, self.index.key(slot), batch);
                 self.entries[slot as usize].generation = 0;
                 written.push(slot);
             }
