@@ -1,4 +1,5 @@
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use object_store::memory::InMemory;
 
@@ -97,19 +98,15 @@ fn damage_to_any_file_is_found() {
         let contents: Vec<bytes::Bytes> = parts.iter().map(|part| store.get(part).expect("whole")).collect();
         let mut cases = 0;
         for (at, (part, content)) in parts.iter().zip(&contents).enumerate() {
-            let mut flipped = content.to_vec();
-            let middle = flipped.len() / 2;
-            flipped[middle] ^= 1;
             let other = contents[(at + 1) % contents.len()].clone();
-            let damages: [Option<bytes::Bytes>; 7] = [
-                Some(content.slice(..content.len() - 1)),
-                Some(content.slice(..content.len() / 2)),
-                Some(bytes::Bytes::new()),
-                Some(flipped.into()),
-                Some(other.clone()),
-                Some([&content[..], b"x"].concat().into()),
-                None,
-            ];
+            let mut damages: Vec<Option<bytes::Bytes>> =
+                vec![Some(other), Some([&content[..], b"x"].concat().into()), None];
+            if let Some(last) = content.len().checked_sub(1) {
+                let mut flipped = content.to_vec();
+                flipped[last / 2] ^= 1;
+                let cuts = [content.slice(..last), content.slice(..last / 2), bytes::Bytes::new(), flipped.into()];
+                damages.extend(cuts.map(Some));
+            }
             for damage in damages {
                 match &damage {
                     Some(damage) if damage == content => continue,
@@ -305,4 +302,78 @@ fn a_faulty_object_store_changes_nothing() {
 
 fn take_until_clear(store: &Arc<dyn PartStore>) -> SharedHead {
     (0..20).find_map(|_| SharedHead::take(Arc::clone(store)).ok()).expect("one in ten fails")
+}
+
+/// Refuses to write a name again with other content, and notes every name.
+#[derive(Debug)]
+struct WrittenOnce {
+    store: Arc<dyn PartStore>,
+    written: Mutex<BTreeMap<String, (u64, u32)>>,
+}
+
+impl WrittenOnce {
+    fn note(&self, part: Part) -> Part {
+        let content = (part.bytes, part.crc32c);
+        let before = self.written.lock().expect("no panic").insert(part.name.clone(), content);
+        assert!(before.is_none_or(|before| before == content), "{} was written twice", part.name);
+        part
+    }
+}
+
+impl PartStore for WrittenOnce {
+    fn put(&self, name: &str, content: bytes::Bytes) -> Result<Part> {
+        self.store.put(name, content).map(|part| self.note(part))
+    }
+    fn put_file(&self, name: &str, file: &std::path::Path, crc32c: Option<u32>) -> Result<Part> {
+        self.store.put_file(name, file, crc32c).map(|part| self.note(part))
+    }
+    fn get(&self, part: &Part) -> Result<bytes::Bytes> {
+        self.store.get(part)
+    }
+    fn get_range(&self, part: &Part, range: std::ops::Range<u64>) -> Result<bytes::Bytes> {
+        self.store.get_range(part, range)
+    }
+    fn fetch(&self, part: &Part, file: &std::path::Path) -> Result<()> {
+        self.store.fetch(part, file)
+    }
+    fn list(&self, prefix: &str) -> Result<Vec<Listed>> {
+        self.store.list(prefix)
+    }
+    fn delete(&self, name: &str) -> Result<()> {
+        self.store.delete(name)
+    }
+    fn read(&self, name: &str) -> Result<Option<Version>> {
+        self.store.read(name)
+    }
+    fn swap(&self, name: &str, expected: Option<&Version>, content: bytes::Bytes) -> Result<Swap> {
+        self.store.swap(name, expected, content)
+    }
+    fn is_local(&self) -> bool {
+        self.store.is_local()
+    }
+    fn location(&self) -> String {
+        self.store.location()
+    }
+}
+
+/// Over restarts with other numbers of workers, from the newest checkpoint and from older ones.
+#[test]
+fn no_name_is_written_twice() {
+    for (family, subject) in families() {
+        let store = Arc::new(WrittenOnce { store: subject.store(), written: Mutex::default() });
+        let subject = OnStore { subject, store: Arc::clone(&store) as Arc<dyn PartStore> };
+        let mut job = Job::start(&subject, 2);
+        let mut snapshots = Vec::new();
+        for (round, workers) in [3, 1, 2, 2, 4, 3].into_iter().enumerate() {
+            let round = round as u32;
+            fill(&mut job, round * 4..round * 4 + 12, &round.to_le_bytes());
+            job.workers.iter_mut().for_each(|worker| worker.materialize().expect("starts"));
+            snapshots.push(job.snapshot());
+            fill(&mut job, round * 4..round * 4 + 3, b"once more");
+            snapshots.push(job.snapshot());
+            let from = &snapshots[snapshots.len() - 1 - (round as usize % 2)];
+            job.restart(workers, from).expect("restores");
+        }
+        assert!(store.written.lock().expect("no panic").len() > 12, "{family}");
+    }
 }
