@@ -280,7 +280,11 @@ fn entries_live_and_go_with_their_key() {
     }
 }
 
-fn run_bags(residence: Residence, steps: &[(Vec<(u8, u8, bool)>, usize)]) {
+/// A key, a value, and whether it is inserted.
+type BagChange = (u8, u8, bool);
+
+/// Each step is a time's changes, and how many values are drained after it.
+fn run_bags(residence: Residence, steps: &[(Vec<BagChange>, usize)]) {
     let mut backend = MemoryBackend::default();
     let cells = || Groups { rows: Vec::new(), values: Multiset::new("m".to_owned(), true) };
     let mut tier = HotTier::new(OPERATOR, "s", residence, cells());
