@@ -65,7 +65,7 @@ pub use layout::{
     check_slot, list_key, list_prefix_of, map_key, map_prefix, operator_key, slot_prefix, split_map_key,
     split_value_key, value_key,
 };
-pub use manifest::{Chosen, Depth, Manifest, SharedHead, choose, foreign_objects, verify};
+pub use manifest::{Chosen, Depth, Manifest, SharedHead, choose, foreign_objects, release, verify};
 pub use memory::MemoryBackend;
 pub use multiset::Multiset;
 pub use operator_state::{broadcast_key, get_operator_state, list_item_key, list_prefix, union_key, union_prefix};

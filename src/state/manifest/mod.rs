@@ -16,6 +16,7 @@ pub use shared_head::SharedHead;
 use std::collections::BTreeSet;
 
 use super::head::HeadCheckpoint;
+use super::retention::released_parts;
 use super::snapshot::Snapshot;
 use super::store::{Part, PartStore};
 use crate::types::{CheckpointId, Error, Result, SqlState};
@@ -127,6 +128,26 @@ pub fn verify(store: &dyn PartStore, manifest: &Manifest, depth: Depth) -> Resul
         }
     }
     Ok(())
+}
+
+/// Removes released checkpoints: the parts that no retained one needs, and their manifests. HEAD names them no more, so a
+/// crash in between leaves objects that a sweep removes. Gives the names of what is gone.
+///
+/// # Errors
+/// XX001 when a retained manifest cannot be read: then nothing is removed. When the store cannot be written.
+pub fn release(store: &dyn PartStore, released: &[HeadCheckpoint], retained: &[HeadCheckpoint]) -> Result<Vec<String>> {
+    let retained: Vec<Manifest> = retained.iter().map(|named| Manifest::read(store, named)).collect::<Result<_>>()?;
+    let mut removed = Vec::new();
+    for named in released {
+        // What a damaged one named is left to the sweep.
+        let Ok(manifest) = Manifest::read(store, named) else { continue };
+        let parts = released_parts(&manifest.workers, retained.iter().flat_map(|manifest| &manifest.workers));
+        for name in parts.into_iter().chain([named.manifest.name.clone()]) {
+            store.delete(&name)?;
+            removed.push(name);
+        }
+    }
+    Ok(removed)
 }
 
 /// Objects in the store that no manifest needs: left by a crash, or put there by somebody.

@@ -54,16 +54,7 @@ fn complete(job: &mut Job<'_>, store: &dyn PartStore, head: &mut SharedHead) -> 
     let workers = captures.into_iter().map(Capture::persist).collect::<Result<Vec<_>>>()?;
     let named = Manifest::new("g", CheckpointId(job.checkpoint), "x://", workers).write(store)?;
     let released = head.update(|head| head.complete("g", named, 2))?;
-    // Release: what the retained ones do not need.
-    let retained: Vec<Manifest> =
-        head.head().checkpoints["g"].iter().map(|named| Manifest::read(store, named)).collect::<Result<_>>()?;
-    for named in released {
-        let manifest = Manifest::read(store, &named)?;
-        let parts = released_parts(&manifest.workers, retained.iter().flat_map(|manifest| &manifest.workers));
-        parts.iter().try_for_each(|name| store.delete(name))?;
-        store.delete(&named.manifest.name)?;
-    }
-    Ok(())
+    release(store, &released, &head.head().checkpoints["g"]).map(drop)
 }
 
 fn restored(subject: &dyn Subject, named: &[HeadCheckpoint], depth: Depth) -> Result<(Model, usize)> {
