@@ -17,7 +17,7 @@
 //! Several jobs on one URI get sub-folders by job; several workers of a job share the store and differ in names.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use object_store::aws::AmazonS3Builder;
@@ -213,12 +213,6 @@ impl Registry {
     ) -> Result<Box<dyn StateBackend>> {
         (self.scheme(uri)?.build)(uri, context, store)
     }
-}
-
-/// The local folder for a worker's working files.
-pub(super) fn work_folder(uri: &StateUri, context: &BackendContext) -> Result<PathBuf> {
-    let base = if uri.bucket().is_ok() { context.work_folder.clone() } else { uri.folder()? };
-    Ok(base.join(Path::new(&context.job)).join("work").join(format!("w{}", context.share.worker())))
 }
 
 fn memory(context: &BackendContext, store: &Arc<dyn PartStore>, sharded: bool) -> Box<dyn StateBackend> {
