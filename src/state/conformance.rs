@@ -26,14 +26,19 @@ pub(super) type Model = BTreeMap<(OperatorId, Vec<u8>), Vec<u8>>;
 /// The workers of one life of a job.
 pub(super) struct Job<'a> {
     subject: &'a dyn Subject,
-    pub(super) life: u64,
+    life: u64,
     pub(super) checkpoint: u64,
     pub(super) workers: Vec<Box<dyn StateBackend>>,
 }
 
 impl<'a> Job<'a> {
     pub(super) fn start(subject: &'a dyn Subject, workers: usize) -> Job<'a> {
-        let mut job = Job { subject, life: 0, checkpoint: 0, workers: Vec::new() };
+        Job::start_after(subject, workers, 0)
+    }
+
+    /// As if there had been so many lives before, whose working folders may be in use.
+    pub(super) fn start_after(subject: &'a dyn Subject, workers: usize, lives: u64) -> Job<'a> {
+        let mut job = Job { subject, life: lives, checkpoint: 0, workers: Vec::new() };
         job.begin(workers);
         job
     }
