@@ -17,6 +17,11 @@ impl Failpoints {
         self.armed.lock().unwrap_or_else(PoisonError::into_inner).insert(name, passes);
     }
 
+    /// Lets the failpoint pass again.
+    pub fn disarm(&self, name: &'static str) {
+        self.armed.lock().unwrap_or_else(PoisonError::into_inner).remove(name);
+    }
+
     /// Passes a failpoint.
     ///
     /// # Errors
@@ -47,6 +52,9 @@ mod tests {
         failpoints.arm("log", 1);
         assert!(failpoints.pass("log").is_ok());
         assert!(failpoints.pass("log").is_err());
+        assert!(failpoints.pass("log").is_ok());
+        failpoints.arm("log", 0);
+        failpoints.disarm("log");
         assert!(failpoints.pass("log").is_ok());
     }
 }

@@ -4,11 +4,13 @@
 //! synced; a lock file, held for the life of the process, keeps a second process out. A crash leaves
 //! the old or the new object, never a part.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::types::{Error, Result, SqlState, Time};
+use super::store::Part;
+use crate::types::{CheckpointId, Error, Result, SqlState, Time};
 
 /// What HEAD says.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -19,10 +21,52 @@ pub struct Head {
     pub incarnation: u64,
     /// Every time ever handed out is below, in milliseconds: a restart begins here.
     pub clock_bound_millis: u64,
+    /// The complete checkpoints of each group of jobs, the newest first.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub checkpoints: BTreeMap<String, Vec<HeadCheckpoint>>,
+}
+
+/// A complete checkpoint as HEAD names it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct HeadCheckpoint {
+    /// The checkpoint.
+    pub checkpoint: CheckpointId,
+    /// Its manifest.
+    pub manifest: Part,
 }
 
 /// The format that this program writes, and the newest that it reads.
-const FORMAT_VERSION: u32 = 1;
+pub(super) const FORMAT_VERSION: u32 = 1;
+
+impl Head {
+    /// HEAD of a directory that nothing was written to.
+    pub(super) fn new() -> Head {
+        Head { format_version: FORMAT_VERSION, incarnation: 0, clock_bound_millis: 0, checkpoints: BTreeMap::new() }
+    }
+
+    /// Reads HEAD's text; `place` names it in errors.
+    pub(super) fn parse(bytes: &[u8], place: &str) -> Result<Head> {
+        let head = serde_json::from_slice::<Head>(bytes).map_err(|error| {
+            Error::new(SqlState::DataCorrupted, format!("{place} is damaged: {error}"))
+                .hint("Restore the file from a copy of the data directory.")
+        })?;
+        if head.format_version > FORMAT_VERSION {
+            return Err(Error::new(
+                SqlState::DataCorrupted,
+                format!("{place} was written by a newer clink (format {})", head.format_version),
+            )
+            .hint("Start the newer program on this directory."));
+        }
+        Ok(head)
+    }
+
+    /// Makes a checkpoint the newest of its group, keeps `retained` of them and gives those that are released.
+    pub fn complete(&mut self, group: &str, checkpoint: HeadCheckpoint, retained: usize) -> Vec<HeadCheckpoint> {
+        let kept = self.checkpoints.entry(group.to_owned()).or_default();
+        kept.insert(0, checkpoint);
+        kept.split_off(retained.max(1).min(kept.len()))
+    }
+}
 
 /// HEAD and its lock.
 #[derive(Debug)]
@@ -46,22 +90,10 @@ impl HeadFile {
         })?;
         let path = directory.join("HEAD");
         let mut head = match std::fs::read(&path) {
-            Ok(bytes) => serde_json::from_slice::<Head>(&bytes).map_err(|error| {
-                Error::new(SqlState::DataCorrupted, format!("{} is damaged: {error}", path.display()))
-                    .hint("Restore the file from a copy of the data directory.")
-            })?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                Head { format_version: FORMAT_VERSION, incarnation: 0, clock_bound_millis: 0 }
-            }
+            Ok(bytes) => Head::parse(&bytes, &path.display().to_string())?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Head::new(),
             Err(error) => return Err(error.into()),
         };
-        if head.format_version > FORMAT_VERSION {
-            return Err(Error::new(
-                SqlState::DataCorrupted,
-                format!("{} was written by a newer clink (format {})", path.display(), head.format_version),
-            )
-            .hint("Start the newer program on this directory."));
-        }
         head.incarnation += 1;
         let mut file = HeadFile { directory: directory.to_owned(), head, _lock: lock };
         file.store()?;
@@ -78,9 +110,18 @@ impl HeadFile {
     /// # Errors
     /// When it cannot be written; the old bound stays in force.
     pub fn reserve(&mut self, bound: Time) -> Result<()> {
-        let previous = self.head.clock_bound_millis;
-        self.head.clock_bound_millis = bound.as_millis();
-        self.store().inspect_err(|_| self.head.clock_bound_millis = previous)
+        self.update(|head| head.clock_bound_millis = bound.as_millis())
+    }
+
+    /// Makes a change durable.
+    ///
+    /// # Errors
+    /// When it cannot be written; what HEAD said before stays in force.
+    pub fn update<T>(&mut self, change: impl FnOnce(&mut Head) -> T) -> Result<T> {
+        let previous = self.head.clone();
+        let changed = change(&mut self.head);
+        self.store().inspect_err(|_| self.head = previous)?;
+        Ok(changed)
     }
 
     fn store(&mut self) -> Result<()> {

@@ -1,6 +1,33 @@
 //! How keys are laid out, see the module's page.
 
+use super::share::OPERATOR_STATE;
 use crate::types::{Error, KeyGroup, Result, SqlState};
+
+const MAP_FORM: &str = "#map";
+const LIST_FORM: &str = "#list";
+
+/// Checks a slot's name: `|` ends it in a key, `#` sets off the form, and a line feed ends it in a stamp.
+///
+/// # Errors
+/// 22023 naming the character.
+pub fn check_slot(slot: &str) -> Result<()> {
+    match slot.chars().find(|c| matches!(c, '|' | '#' | '\n')) {
+        None => Ok(()),
+        Some(c) => Err(Error::new(
+            SqlState::InvalidParameterValue,
+            format!("a state slot cannot be named {slot:?}: {c:?} is a separator"),
+        )
+        .hint("Use letters, digits, dots and underscores.")),
+    }
+}
+
+/// Key of operator state: `[0xFF][logical key]`.
+pub fn operator_key(logical: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(1 + logical.len());
+    bytes.push(OPERATOR_STATE);
+    bytes.extend_from_slice(logical);
+    bytes
+}
 
 /// Key of a value: `[key group][slot '|'][key]`.
 pub fn value_key(slot: &str, key: &[u8]) -> Vec<u8> {
@@ -13,7 +40,7 @@ pub fn value_key(slot: &str, key: &[u8]) -> Vec<u8> {
 /// What the keys of all entries of `key`'s map start with.
 pub fn map_prefix(slot: &str, key: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(16 + slot.len() + key.len());
-    push_head(&mut bytes, slot, "#map", key);
+    push_head(&mut bytes, slot, MAP_FORM, key);
     // A key of 4 GiB does not fit a row.
     bytes.extend_from_slice(&(key.len() as u32).to_le_bytes());
     bytes.extend_from_slice(key);
@@ -27,8 +54,40 @@ pub fn map_key(slot: &str, key: &[u8], entry: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// What the keys of all values of a slot in a key group start with.
+pub fn slot_prefix(slot: &str, group: KeyGroup) -> Vec<u8> {
+    head(slot, "", group)
+}
+
+/// `[key group][slot][form '|']`.
+pub(super) fn head(slot: &str, form: &str, group: KeyGroup) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(32 + slot.len());
+    // A group's number is below 128.
+    bytes.push(group.index() as u8);
+    bytes.extend_from_slice(slot.as_bytes());
+    bytes.extend_from_slice(form.as_bytes());
+    bytes.push(b'|');
+    bytes
+}
+
+/// What the keys of all elements of `key`'s list start with.
+pub fn list_prefix_of(slot: &str, key: &[u8]) -> Vec<u8> {
+    let mut bytes = head(slot, LIST_FORM, KeyGroup::of(key));
+    // A key of 4 GiB does not fit a row.
+    bytes.extend_from_slice(&(key.len() as u32).to_le_bytes());
+    bytes.extend_from_slice(key);
+    bytes
+}
+
+/// Key of a list's element: `[key group][slot "#list" '|'][u32 length][key][u64 BE position]`.
+pub fn list_key(slot: &str, key: &[u8], position: u64) -> Vec<u8> {
+    let mut bytes = list_prefix_of(slot, key);
+    bytes.extend_from_slice(&position.to_be_bytes());
+    bytes
+}
+
 fn push_head(bytes: &mut Vec<u8>, slot: &str, form: &str, key: &[u8]) {
-    debug_assert!(!slot.contains(['|', '\n']), "slot names have no separator");
+    debug_assert!(check_slot(slot).is_ok(), "slot names have no separator");
     // A group's number is below 128.
     bytes.push(KeyGroup::of(key).index() as u8);
     bytes.extend_from_slice(slot.as_bytes());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::key_index::{KeyIndex, Slot};
-use super::layout::{map_key, split_map_key};
+use super::layout::{map_key, map_prefix, split_map_key};
 use super::{StateBackend, WriteBatch};
 use crate::types::{Error, OperatorId, Result, SqlState};
 
@@ -79,6 +79,45 @@ impl Multiset {
                 None => batch.erase(stored),
             }
         }
+    }
+
+    /// What the stored keys of a key's entries start with.
+    pub fn entry_prefix(&self, key: &[u8]) -> Vec<u8> {
+        map_prefix(&self.slot_name, key)
+    }
+
+    /// Takes in a stored entry of a slot, when it is one of this table.
+    ///
+    /// # Errors
+    /// XX001 when it is not a count.
+    pub fn load_entry(&mut self, slot: Slot, stored: &[u8], count: &[u8]) -> Result<()> {
+        let Some((_, value)) = split_map_key(&self.slot_name, stored)? else { return Ok(()) };
+        let count = count.try_into().map(i64::from_le_bytes).map_err(|_| {
+            Error::new(SqlState::DataCorrupted, format!("a stored entry of {} is damaged", self.slot_name))
+        })?;
+        self.entries[slot as usize].insert(value.into(), count);
+        Ok(())
+    }
+
+    /// Hands the entries of a slot's key that changed since the last call to a batch.
+    pub fn flush_key(&mut self, slot: Slot, key: &[u8], batch: &mut WriteBatch) {
+        let first: (Bytes, Bytes) = (key.into(), Bytes::default());
+        let changed: Vec<(Bytes, Bytes)> =
+            self.dirty.range(first..).take_while(|(owner, _)| **owner == *key).cloned().collect();
+        for place in changed {
+            let stored = map_key(&self.slot_name, key, &place.1);
+            match self.entries[slot as usize].get(&place.1) {
+                Some(count) => batch.put(stored, count.to_le_bytes().to_vec()),
+                None => batch.erase(stored),
+            }
+            self.dirty.remove(&place);
+        }
+    }
+
+    /// Bytes that a slot's entries take.
+    pub fn bytes(&self, slot: Slot) -> usize {
+        // A tree's node costs about as much again.
+        self.entries[slot as usize].keys().map(|value| 2 * (size_of::<(Bytes, i64)>() + value.len())).sum()
     }
 
     /// Takes in the stored entries of the keys of `index`.

@@ -62,6 +62,11 @@ impl OperatorId {
         OperatorId(fnv1a(format!("view/{qualified_name}/{path}").as_bytes()))
     }
 
+    /// The id with this number, as read from stored state.
+    pub const fn from_u64(number: u64) -> OperatorId {
+        OperatorId(number)
+    }
+
     /// The number as stored.
     pub fn as_u64(self) -> u64 {
         self.0
@@ -71,6 +76,17 @@ impl OperatorId {
 impl fmt::Display for OperatorId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Numbers a checkpoint. Ids ascend and are never used twice, those of abandoned checkpoints included, so a name
+/// with an id in it is written once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+pub struct CheckpointId(pub u64);
+
+impl fmt::Display for CheckpointId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 

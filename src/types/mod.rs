@@ -8,5 +8,5 @@ mod time;
 
 pub use chunk::{CHUNK_ROWS_MAX, Chunk};
 pub use error::{Error, Result, SqlState};
-pub use ids::{KEY_GROUPS, KeyGroup, OperatorId, RelationId, fnv1a};
+pub use ids::{CheckpointId, KEY_GROUPS, KeyGroup, OperatorId, RelationId, fnv1a};
 pub use time::Time;
