@@ -3,6 +3,8 @@
 //! ```text
 //! Session ── statement ──► ddl      catalog log, then the coordinator's relations
 //!                          dml      read at a pin, then one write
+//!                          transaction  a block's changes and its one time
+//!                          prepared, sql_cursors, copy  what a session keeps between messages
 //!                          read     plan → pin → DataFusion over pages of the pin
 //!                          show     what the catalog and the coordinator know
 //! ```
@@ -12,6 +14,7 @@
 mod aggregate_functions;
 mod api;
 pub mod coordinator;
+mod copy;
 mod cursor;
 mod database;
 mod ddl;
@@ -22,6 +25,9 @@ mod feeds;
 mod installed;
 mod interrupt;
 mod lookup;
+mod pending;
+mod pg_catalog;
+mod prepared;
 mod query_threads;
 mod read;
 mod recovery;
@@ -32,11 +38,18 @@ mod sequencer;
 mod session;
 mod settings;
 mod show;
+mod sql_cursors;
+mod system_tables;
 mod timeline;
+mod transaction;
+mod turns;
 mod yielding;
 
-pub use crate::sql::{Statement, sql_name as type_name};
+pub use crate::sql::{CopyFormat, CopyOptions, Parameter, Statement, StatementKind, sql_name as type_name};
 pub use api::{Answer, Column, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Tag, ViewInfo};
+pub use copy::CopyIn;
 pub use database::Engine;
 pub use errors::error_of;
+pub use prepared::Prepared;
 pub use session::Session;
+pub use transaction::TransactionStatus;

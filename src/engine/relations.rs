@@ -27,7 +27,8 @@ use crate::types::{Error, RelationId, Result, SqlState};
 
 use super::coordinator::Pin;
 use super::database::Engine;
-use super::{lookup, scan_exec};
+use super::pending::Pending;
+use super::{lookup, pg_catalog, scan_exec, system_tables};
 
 /// The catalog's name in DataFusion's terms: the one database.
 pub(crate) const DATABASE: &str = "clink";
@@ -46,6 +47,7 @@ pub(crate) struct Relations {
     base: Arc<SessionState>,
     pin: Arc<OnceLock<Arc<Pin>>>,
     rows: Arc<BTreeMap<String, Arc<dyn TableProvider>>>,
+    pending: Arc<Pending>,
     depth: usize,
 }
 
@@ -64,6 +66,7 @@ impl Relations {
             base: engine.base_state(),
             pin: Arc::default(),
             rows: Arc::default(),
+            pending: Arc::default(),
             depth: 0,
         }
     }
@@ -71,6 +74,12 @@ impl Relations {
     /// The same with tables of rows, named in [`ROWS_SCHEMA`].
     pub(crate) fn with_rows(mut self, rows: BTreeMap<String, Arc<dyn TableProvider>>) -> Relations {
         self.rows = Arc::new(rows);
+        self
+    }
+
+    /// The same with the changes of a transaction block on its tables.
+    pub(crate) fn with_pending(mut self, pending: Arc<Pending>) -> Relations {
+        self.pending = pending;
         self
     }
 
@@ -105,6 +114,12 @@ impl Relations {
     async fn table(&self, schema: &str, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
         if schema == ROWS_SCHEMA {
             return Ok(self.rows.get(name).map(Arc::clone));
+        }
+        if pg_catalog::has_schema(schema) {
+            return pg_catalog::table(&self.catalog, schema, name);
+        }
+        if schema == system_tables::SCHEMA {
+            return system_tables::table(&self.engine, name);
         }
         let Some(object) = self.catalog.find(Some(schema), name) else {
             return Ok(None);
@@ -212,7 +227,10 @@ impl CatalogProvider for Schemas {
     }
 
     fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
-        let there = name == ROWS_SCHEMA || self.0.catalog.has_schema(name);
+        let there = name == ROWS_SCHEMA
+            || self.0.catalog.has_schema(name)
+            || pg_catalog::has_schema(name)
+            || name == system_tables::SCHEMA;
         there.then(|| Arc::new(Names { relations: self.0.clone(), schema: name.to_owned() }) as Arc<dyn SchemaProvider>)
     }
 }
@@ -324,6 +342,13 @@ impl TableProvider for Relation {
         let Some(pin) = self.relations.pin() else {
             return Err(sql::to_datafusion(Error::internal("a relation is scanned before its time is chosen")));
         };
+        let pending = self.relations.pending.of(self.object.id);
+        if pending.is_none()
+            && !self.relations.pending.is_empty()
+            && matches!(self.object.definition, Definition::MaterializedView(_))
+        {
+            return Err(sql::to_datafusion(own_changes(&format!("materialized view \"{}\"", self.object.name))));
+        }
         let predicate = match conjunction(filters.iter().cloned()) {
             Some(filter) => {
                 let schema = DFSchema::try_from(Arc::clone(&self.schema))?;
@@ -332,17 +357,28 @@ impl TableProvider for Relation {
             None => None,
         };
         let keys = lookup::keys(&self.schema, self.object.key(), filters)?;
-        scan_exec::kept(scan_exec::Kept {
+        let base_columns = if pending.is_some() && columns.is_empty() { vec![0] } else { columns.clone() };
+        let base = scan_exec::kept(scan_exec::Kept {
             pin: Arc::clone(pin),
             workers: self.relations.engine.coordinator().workers(),
             relation: self.object.id,
             schema: Arc::clone(&self.schema),
-            columns,
-            predicate,
+            columns: base_columns.clone(),
+            predicate: predicate.clone(),
             keys,
-            limit,
-        })
+            limit: if pending.is_some() { None } else { limit },
+        })?;
+        match pending {
+            None => Ok(base),
+            Some(net) => net.over(base, &base_columns, predicate.as_ref(), Arc::new(self.schema.project(&columns)?)),
+        }
     }
+}
+
+/// The error of reading what the transaction block's own changes are not in yet.
+pub(crate) fn own_changes(what: &str) -> Error {
+    Error::unsupported(format!("{what} cannot be read after a change in the same transaction block"))
+        .hint("COMMIT first: the block's changes are applied then, all at one time. Or read before changing; RETURNING gives the rows that a statement changed.")
 }
 
 fn has_subquery(filter: &Expr) -> Result<bool, DataFusionError> {

@@ -8,6 +8,7 @@
 //!
 //! Deliberately absent: plans, and anything that decides what a statement means.
 
+mod copy;
 mod errors;
 mod http;
 mod listen;

@@ -14,6 +14,7 @@ mod aggregates;
 mod arithmetic;
 mod cast_text;
 mod casts;
+mod catalog_queries;
 mod create;
 mod dialect;
 mod errors;
@@ -23,12 +24,14 @@ mod lower;
 mod meaning;
 mod names;
 mod null_aware;
+mod parameters;
 mod parser;
 mod planner;
 mod prune;
 mod query_checks;
 mod reader;
 mod refusals;
+mod session_statements;
 pub mod show_create;
 mod statement;
 mod timestamps;
@@ -44,14 +47,20 @@ mod planner_tests;
 pub use casts::{cast, cast_array};
 pub use errors::{from_datafusion, to_datafusion};
 pub use explain::explain_job;
-pub use names::shown_name;
+pub use names::{quoted as quoted_name, shown_name};
+pub use parameters::{
+    Parameter, bind, bound_literal, cast_expression, parameter_index, parameter_places, parameter_types,
+    refuse_parameters, with_types,
+};
 pub use parser::parse;
 pub use planner::{
     DEFAULT_SCHEMA, PlannedView, RelationInfo, Resolver, configure, plan_expression, plan_plain_view, plan_predicate,
     plan_query, plan_view, session_config, view_columns,
 };
+pub(crate) use session_statements::table_query;
 pub use statement::{
-    ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, Describe, Drop, Explain, Name, ObjectKind,
-    OptionValue, SetVariable, Show, Statement, StatementKind,
+    ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateMaterializedView, CreateTable,
+    CreateView, CursorStatement, Describe, Discard, Drop, Explain, Fetch, Name, ObjectKind, OptionValue,
+    PreparedStatement, SetVariable, Show, Statement, StatementKind, Transaction, TransactionModes,
 };
 pub use types::sql_name;

@@ -17,7 +17,7 @@ use crate::types::{Chunk, Error, Result, SqlState};
 use super::assign::{coerce, mismatch, table_rows, text_of, typed};
 use super::conflict::{self, OnKey};
 use super::evaluate::{Evaluator, folded, named_item, position, rows_table, select};
-use super::statement::{self, Changes, Target, answer, column_index, object_name, returned, turn, write};
+use super::statement::{self, Changes, Target, answer, column_index, object_name, returned, turns, write};
 
 /// The table of an INSERT.
 ///
@@ -42,7 +42,7 @@ pub(crate) async fn insert(session: &mut Session, insert: &ast::Insert, interrup
 
     // A key is looked up before it is written, and nobody may write it in between.
     let keyed = !target.table.key.is_empty();
-    let turns = if keyed { vec![turn(&target, interrupt).await?] } else { Vec::new() };
+    let turns = if keyed { turns(session, [&target], interrupt).await? } else { Vec::new() };
     let evaluator = statement::evaluator(session, &catalog, &target, interrupt);
     let proposed = proposed(&evaluator, &target, &into, !insert.columns.is_empty(), insert.source.as_deref()).await?;
     let outcome = if keyed {
@@ -81,7 +81,10 @@ fn refuse_others(insert: &ast::Insert) -> Result<()> {
 }
 
 /// The columns that the statement gives values for, in its order.
-fn named_columns(target: &Target, insert: &ast::Insert) -> Result<Vec<usize>> {
+///
+/// # Errors
+/// 42703, 42701.
+pub(crate) fn named_columns(target: &Target, insert: &ast::Insert) -> Result<Vec<usize>> {
     if insert.columns.is_empty() {
         return Ok((0..target.table.columns.len()).collect());
     }
@@ -144,7 +147,10 @@ async fn proposed(
 }
 
 /// Fills the columns that the statement does not give: with their default, else NULL.
-async fn with_defaults(
+///
+/// # Errors
+/// Those of the defaults.
+pub(crate) async fn with_defaults(
     evaluator: &Evaluator,
     table: &Table,
     columns: Vec<Option<ArrayRef>>,

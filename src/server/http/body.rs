@@ -41,22 +41,36 @@ impl RowPrinter {
             if !std::mem::take(first) {
                 out.push(b',');
             }
-            out.push(b'{');
-            for (index, (name, column)) in self.names.iter().zip(&columns).enumerate() {
-                if index > 0 {
-                    out.push(b',');
-                }
-                out.extend_from_slice(name);
-                column.write_json(row, out, false);
-            }
-            out.push(b'}');
+            self.print_row(&columns, row, out);
         }
         Ok(())
+    }
+
+    /// Appends the rows, each on a line of its own.
+    pub(super) fn print_lines(&self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<()> {
+        let columns: Vec<Column> = batch.columns().iter().map(Column::new).collect::<Result<_>>()?;
+        for row in 0..batch.num_rows() {
+            self.print_row(&columns, row, out);
+            out.push(b'\n');
+        }
+        Ok(())
+    }
+
+    fn print_row(&self, columns: &[Column], row: usize, out: &mut Vec<u8>) {
+        out.push(b'{');
+        for (index, (name, column)) in self.names.iter().zip(columns).enumerate() {
+            if index > 0 {
+                out.push(b',');
+            }
+            out.extend_from_slice(name);
+            column.write_json(row, out, false);
+        }
+        out.push(b'}');
     }
 }
 
 /// The next batch that has rows.
-async fn next_batch(rows: &mut SendableRecordBatchStream) -> Result<Option<RecordBatch>> {
+pub(super) async fn next_batch(rows: &mut SendableRecordBatchStream) -> Result<Option<RecordBatch>> {
     while let Some(batch) = rows.next().await {
         let batch = batch.map_err(errors::of_stream)?;
         if batch.num_rows() > 0 {
@@ -146,13 +160,14 @@ pub(super) async fn json_row(
     Ok(Some(out))
 }
 
-struct ArrowRows {
+struct ArrowRows<G> {
     writer: StreamWriter<Vec<u8>>,
     rows: SendableRecordBatchStream,
     ended: bool,
+    _guard: G,
 }
 
-impl ArrowRows {
+impl<G> ArrowRows<G> {
     async fn next(&mut self) -> Result<Vec<u8>> {
         match next_batch(&mut self.rows).await? {
             Some(batch) => self.writer.write(&batch)?,
@@ -168,8 +183,17 @@ impl ArrowRows {
 /// One Arrow IPC stream, its schema first. What fails after the first batch cuts the connection:
 /// the stream then lacks its end.
 pub(super) async fn arrow(scan: Scan) -> Result<Body> {
-    let writer = StreamWriter::try_new(Vec::new(), &scan.schema)?;
-    let mut rows = ArrowRows { writer, rows: scan.rows, ended: false };
+    arrow_stream(&scan.schema, scan.rows, ()).await
+}
+
+/// The same of any rows; the guard is dropped when the reader is through or gone.
+pub(super) async fn arrow_stream<G: Send + 'static>(
+    schema: &arrow::datatypes::Schema,
+    rows: SendableRecordBatchStream,
+    guard: G,
+) -> Result<Body> {
+    let writer = StreamWriter::try_new(Vec::new(), schema)?;
+    let mut rows = ArrowRows { writer, rows, ended: false, _guard: guard };
     // The schema stands in the writer already and comes out with the first batch.
     let start = rows.next().await?;
     let rest = stream::try_unfold(rows, |mut rows| async move {

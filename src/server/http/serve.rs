@@ -3,15 +3,19 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::DefaultBodyLimit;
 use axum::http::{Method, Uri};
-use axum::routing::get;
+use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::error::ApiError;
-use super::routes;
+use super::{routes, sql};
 use crate::engine::Engine;
 use crate::env::Env;
+
+/// The longest body of a request.
+pub(super) const BODY_BYTES_MAX: usize = 16 << 20;
 
 /// What the routes share.
 #[derive(Clone)]
@@ -35,10 +39,12 @@ fn router(shared: Shared) -> Router {
     Router::new()
         .route("/api/v1/health", get(routes::health))
         .route("/api/v1/jobs", get(routes::jobs))
+        .route("/api/v1/sql", post(sql::sql))
         .route("/api/v1/views", get(routes::views))
         .route("/api/v1/views/{view}", get(routes::view))
         .route("/api/v1/views/{view}/scan", get(routes::scan))
         .route("/api/v1/views/{view}/scan.arrow", get(routes::scan_arrow))
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         .with_state(shared)
@@ -46,11 +52,11 @@ fn router(shared: Shared) -> Router {
 
 async fn not_found(uri: Uri) -> ApiError {
     ApiError::not_found(format!("no such route: {}", uri.path())).hint(
-        "Routes: /api/v1/health, /api/v1/jobs, /api/v1/views, /api/v1/views/{view}, \
+        "Routes: /api/v1/health, /api/v1/jobs, /api/v1/sql, /api/v1/views, /api/v1/views/{view}, \
          /api/v1/views/{view}/scan, /api/v1/views/{view}/scan.arrow.",
     )
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
-    ApiError::wrong_method(format!("{method} is not offered on {}", uri.path())).hint("Use GET.")
+    ApiError::wrong_method(format!("{method} is not offered on {}", uri.path())).hint("Use GET; POST on /api/v1/sql.")
 }
