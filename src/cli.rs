@@ -1,8 +1,10 @@
 //! The command line: flags, signals and exit codes.
 //!
-//! Exit 0 after a clean stop, 1 when the server cannot run, 2 when the command line is wrong.
+//! Exit 0 after a clean stop, 1 when the server cannot run or a statement fails, 2 when the command line is wrong.
 
+mod demo;
 mod memory;
+mod run;
 
 use std::io::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -35,6 +37,10 @@ struct Cli {
 enum Command {
     /// Run the database.
     Serve(ServeFlags),
+    /// Load real flights into views while you look.
+    Demo(demo::DemoFlags),
+    /// Run SQL to its end in a database of its own, and print its rows.
+    Run(run::RunFlags),
 }
 
 #[derive(Debug, Args)]
@@ -96,7 +102,11 @@ struct ServeConfig {
 
 /// Runs the command line of the process.
 pub(crate) fn run() -> ExitCode {
-    let Command::Serve(flags) = Cli::parse().command;
+    let flags = match Cli::parse().command {
+        Command::Serve(flags) => flags,
+        Command::Demo(flags) => return to_the_end(demo::run(flags)),
+        Command::Run(flags) => return to_the_end(run::run(flags)),
+    };
     let log = flags.log;
     match check(flags) {
         Ok(config) => serve(config, log),
@@ -128,15 +138,20 @@ fn check(flags: ServeFlags) -> Result<ServeConfig, String> {
     if listen == Listen::default() {
         return Err("--pg and --http are both off: nobody could reach the server".to_owned());
     }
-    let workers = match flags.workers {
-        Some(workers) => usize::from(workers),
-        None => std::thread::available_parallelism().map_or(1, |cores| cores.get().min(128)),
-    };
+    let workers = default_workers(flags.workers);
     let memory_bytes = match flags.memory {
         Some(bytes) => bytes,
         None => memory::default_budget(),
     };
     Ok(ServeConfig { engine: EngineConfig { data_dir: flags.data_dir, workers, memory_bytes }, listen })
+}
+
+/// What the flag says, or the number of cores.
+fn default_workers(flag: Option<u16>) -> usize {
+    match flag {
+        Some(workers) => usize::from(workers),
+        None => std::thread::available_parallelism().map_or(1, |cores| cores.get().min(128)),
+    }
 }
 
 /// The address of a flag; `None` for `off`.
@@ -162,12 +177,7 @@ fn address(flag: &str, text: &str) -> Result<Option<SocketAddr>, String> {
 
 fn serve(config: ServeConfig, log: LogLevel) -> ExitCode {
     init_logs(log);
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .thread_name("clink-io")
-        .thread_stack_size(IO_STACK_BYTES)
-        .enable_all()
-        .build()
-    {
+    let runtime = match runtime() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&format!("could not start the runtime: {error}")),
     };
@@ -176,6 +186,30 @@ fn serve(config: ServeConfig, log: LogLevel) -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => failed(&one_line(&error)),
+    }
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .thread_name("clink-io")
+        .thread_stack_size(IO_STACK_BYTES)
+        .enable_all()
+        .build()
+}
+
+fn to_the_end(work: impl Future<Output = Result<(), Error>>) -> ExitCode {
+    let runtime = match runtime() {
+        Ok(runtime) => runtime,
+        Err(error) => return failed(&format!("could not start the runtime: {error}")),
+    };
+    let ended = runtime.block_on(work);
+    runtime.shutdown_timeout(RUNTIME_STOP_TIMEOUT);
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            run::report(&error);
+            ExitCode::from(1)
+        }
     }
 }
 
@@ -261,8 +295,10 @@ mod tests {
 
     fn flags(args: &[&str]) -> Result<ServeConfig, String> {
         let cli = Cli::try_parse_from(["clink", "serve"].iter().chain(args)).map_err(|error| error.to_string())?;
-        let Command::Serve(flags) = cli.command;
-        check(flags)
+        match cli.command {
+            Command::Serve(flags) => check(flags),
+            Command::Demo(_) | Command::Run(_) => Err("another command".to_owned()),
+        }
     }
 
     #[test]

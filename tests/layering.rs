@@ -10,7 +10,7 @@ const ALLOWED: [(&str, &[&str]); 9] = [
     ("env", &["types"]),
     ("state", &["types", "env"]),
     ("exec", &["types", "env", "state"]),
-    ("connectors", &["types", "env", "exec::source", "state"]),
+    ("connectors", &["types", "env", "exec::source", "exec::sink", "state"]),
     ("catalog", &["types", "env", "exec::plan"]),
     (
         "sql",

@@ -15,7 +15,7 @@
 //!
 //! ```text
 //! {"version":1,"op":"create","id":7,"schema":"public","name":"v","kind":"materialized_view",
-//!  "depends_on":[3],"text":"CREATE MATERIALIZED VIEW ..."}      kind: table, view, materialized_view
+//!  "depends_on":[3],"text":"CREATE MATERIALIZED VIEW ..."}      kind: table, view, materialized_view, sink
 //! {"version":1,"op":"create_schema","schema":"s"}
 //! {"version":1,"op":"drop","ids":[3,7],"schemas":[]}            a whole DROP ... CASCADE is one record
 //! ```

@@ -14,6 +14,6 @@ mod store;
 mod version;
 
 pub use log::{CatalogLog, Change, ObjectRecord};
-pub use objects::{Definition, MaterializedView, Object, ObjectKind, Table, TableColumn, View};
+pub use objects::{Definition, MaterializedView, Object, ObjectKind, SinkDefinition, Table, TableColumn, View};
 pub use store::CatalogStore;
 pub use version::{Catalog, DEFAULT_SCHEMA, RESERVED_SCHEMAS, near_miss};

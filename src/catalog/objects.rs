@@ -19,6 +19,8 @@ pub enum ObjectKind {
     View,
     /// A materialized view.
     MaterializedView,
+    /// A standing query whose rows leave.
+    Sink,
 }
 
 impl ObjectKind {
@@ -28,6 +30,7 @@ impl ObjectKind {
             ObjectKind::Table => "table",
             ObjectKind::View => "view",
             ObjectKind::MaterializedView => "materialized view",
+            ObjectKind::Sink => "sink",
         }
     }
 
@@ -37,6 +40,7 @@ impl ObjectKind {
             ObjectKind::Table => "TABLE",
             ObjectKind::View => "VIEW",
             ObjectKind::MaterializedView => "MATERIALIZED VIEW",
+            ObjectKind::Sink => "SINK",
         }
     }
 }
@@ -69,6 +73,8 @@ pub enum Definition {
     View(View),
     /// A materialized view.
     MaterializedView(MaterializedView),
+    /// A sink.
+    Sink(SinkDefinition),
     /// The text could not be planned when the database was opened; reads fail with the reason.
     Broken(Error),
 }
@@ -132,6 +138,17 @@ pub struct MaterializedView {
     pub plan: Arc<JobPlan>,
 }
 
+/// A sink's definition.
+#[derive(Clone, Debug)]
+pub struct SinkDefinition {
+    /// What computes its rows.
+    pub plan: Arc<JobPlan>,
+    /// The connector's name.
+    pub connector: String,
+    /// The table that names the place, when it is not the sink itself.
+    pub table: Option<RelationId>,
+}
+
 impl Object {
     /// `schema.name`.
     pub fn qualified_name(&self) -> String {
@@ -144,6 +161,7 @@ impl Object {
             Definition::Table(table) => Some(Arc::clone(&table.row_schema)),
             Definition::View(view) => Some(Arc::clone(&view.row_schema)),
             Definition::MaterializedView(view) => Some(Arc::clone(view.plan.schema())),
+            Definition::Sink(sink) => Some(Arc::clone(sink.plan.schema())),
             Definition::Broken(_) => None,
         }
     }
@@ -153,7 +171,7 @@ impl Object {
         match &self.definition {
             Definition::Table(table) => &table.key,
             Definition::MaterializedView(view) => &view.plan.key,
-            Definition::View(_) | Definition::Broken(_) => &[],
+            Definition::View(_) | Definition::Sink(_) | Definition::Broken(_) => &[],
         }
     }
 
@@ -163,7 +181,7 @@ impl Object {
             // Rows of a connector are only ever added.
             Definition::Table(table) => table.append_only || table.connector.is_some(),
             Definition::MaterializedView(view) => view.plan.append_only,
-            Definition::View(_) | Definition::Broken(_) => false,
+            Definition::View(_) | Definition::Sink(_) | Definition::Broken(_) => false,
         }
     }
 

@@ -8,9 +8,11 @@
 //!
 //! Deliberately absent: SQL, the wires, and any list of connectors that is not a value.
 
+mod blackhole;
 pub(crate) mod file;
 pub(crate) mod formats;
 pub mod options;
+mod print;
 mod registry;
 
 pub use options::OptionValue;

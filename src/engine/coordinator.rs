@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::feeds::WakeOnce;
 use super::installed::{Relations, gone};
 use super::sequencer::{Request, Sequencer, stopping};
+use super::sinks::SinkTarget;
 use super::timeline::TimelineLog;
 use crate::env::Env;
 use crate::exec::arrangement::{Cursor, Layout, Selection};
@@ -62,10 +63,17 @@ pub enum RelationKind {
         /// The rows outside.
         source: Arc<dyn Source>,
     },
-    /// A standing query.
+    /// A standing query whose rows are kept.
     View {
         /// Its plan.
         plan: Arc<JobPlan>,
+    },
+    /// A standing query whose rows leave.
+    Sink {
+        /// Its plan.
+        plan: Arc<JobPlan>,
+        /// Where to.
+        target: SinkTarget,
     },
 }
 
@@ -78,8 +86,10 @@ pub enum RelationState {
     Running,
     /// It stopped for the reason given; reads fail.
     Failed(Error),
-    /// A relation that it stands on failed, for the reason given.
-    Blocked(RelationId, Error),
+    /// Somebody stopped it; reads fail.
+    Paused,
+    /// A relation that it stands on failed, for the reason given, or was paused.
+    Blocked(RelationId, Option<Error>),
 }
 
 /// What is known of a relation's job now.
@@ -235,6 +245,30 @@ impl Coordinator {
     /// 57P01 when the server is stopping.
     pub async fn uninstall(&self, relations: &[RelationId]) -> Result<()> {
         self.ask(|answer| Request::Uninstall { relations: relations.to_vec(), answer }).await?
+    }
+
+    /// Stops a job until [`Self::resume`]: it takes no input, and reads of it and of what stands on it
+    /// fail.
+    ///
+    /// # Errors
+    /// 42P01 when it is not installed.
+    pub fn pause(&self, relation: RelationId) -> Result<()> {
+        self.inner.relations.pause(relation)
+    }
+
+    /// Starts jobs that stopped again, from the beginning, with what stands on them. Returns at once;
+    /// see [`Self::filled`].
+    ///
+    /// # Errors
+    /// When a job cannot be started; 57P01 when the server is stopping.
+    pub async fn resume(&self, relations: &[RelationId]) -> Result<()> {
+        self.ask(|answer| Request::Resume { relations: relations.to_vec(), answer }).await?
+    }
+
+    /// Waits until all sinks that run show every time up to `time`. Cancel safe.
+    pub async fn sinks_show(&self, time: Time) {
+        let relations = &self.inner.relations;
+        relations.progress().wait_for(|| relations.sinks_show(time).then_some(())).await;
     }
 
     /// Makes changes of ordinary tables durable at one new time and hands them to the workers.

@@ -127,6 +127,7 @@ impl Engine {
             ObjectKind::Table if object.is_external() => "source",
             ObjectKind::Table => "table",
             ObjectKind::MaterializedView => "materialized view",
+            ObjectKind::Sink => "sink",
         };
         let mut job = JobInfo {
             id: object.id,
@@ -152,7 +153,8 @@ impl Engine {
             RelationState::Filling => ("FILLING", None),
             RelationState::Running => ("RUNNING", None),
             RelationState::Failed(error) => ("FAILED", Some(error)),
-            RelationState::Blocked(_, error) => ("BLOCKED", Some(error)),
+            RelationState::Paused => ("PAUSED", None),
+            RelationState::Blocked(_, error) => ("BLOCKED", error),
         };
         job.since_millis = status.since_millis;
         job.rows_in = status.rows_in;
@@ -175,6 +177,19 @@ impl Engine {
                 ViewInfo { id: object.id, name: object.name.clone(), schema: object.schema.clone(), columns, key }
             })
             .collect()
+    }
+
+    /// Waits until what the sources and tables hold is in every view and sink. Cancel safe.
+    ///
+    /// # Errors
+    /// The reason of the first job that failed.
+    pub async fn drained(&self) -> Result<()> {
+        let time = self.coordinator.flush().await?;
+        self.coordinator.sinks_show(time).await;
+        match self.jobs().into_iter().find_map(|job| Some((job.name, job.error?))) {
+            Some((name, error)) => Err(error.detail(format!("Job {name} failed."))),
+            None => Ok(()),
+        }
     }
 
     /// Stops the engine; open sessions fail with 57P01.
@@ -224,6 +239,11 @@ impl Engine {
     pub(crate) fn source(&self, table: RelationId) -> Result<Arc<dyn Source>> {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.get(&table).cloned().ok_or_else(|| Error::internal(format!("table {table} has no connector")))
+    }
+
+    /// True when the rows of a table with a connector can be read.
+    pub(crate) fn has_source(&self, table: RelationId) -> bool {
+        self.sources.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&table)
     }
 
     pub(crate) fn set_source(&self, table: RelationId, source: Arc<dyn Source>) {

@@ -21,7 +21,8 @@ use super::interrupt::Interrupt;
 use super::relations::default_schema;
 use super::session::Session;
 
-type Turn = OwnedMutexGuard<()>;
+/// The right to change the catalog.
+pub(super) type Turn = OwnedMutexGuard<()>;
 
 /// `CREATE TABLE`.
 pub(crate) async fn create_table(session: &Session, create: &CreateTable, interrupt: &Interrupt) -> Result<Answer> {
@@ -128,6 +129,7 @@ pub(crate) async fn drop(session: &Session, drop: &DropStatement, interrupt: &In
     let (named, schemas) = match drop.kind {
         ObjectKind::Schema => find_schemas(&catalog, drop, &mut notices)?,
         ObjectKind::Table => (find_objects(&catalog, drop, catalog::ObjectKind::Table, &mut notices)?, Vec::new()),
+        ObjectKind::Sink => (find_objects(&catalog, drop, catalog::ObjectKind::Sink, &mut notices)?, Vec::new()),
         ObjectKind::View => (find_objects(&catalog, drop, catalog::ObjectKind::View, &mut notices)?, Vec::new()),
         ObjectKind::MaterializedView => {
             (find_objects(&catalog, drop, catalog::ObjectKind::MaterializedView, &mut notices)?, Vec::new())
@@ -155,6 +157,7 @@ pub(crate) async fn drop(session: &Session, drop: &DropStatement, interrupt: &In
         ObjectKind::Table => "DROP TABLE",
         ObjectKind::View => "DROP VIEW",
         ObjectKind::MaterializedView => "DROP MATERIALIZED VIEW",
+        ObjectKind::Sink => "DROP SINK",
         ObjectKind::Schema => "DROP SCHEMA",
     });
     if !ids.is_empty() || !schemas.is_empty() {
@@ -169,13 +172,13 @@ pub(crate) async fn drop(session: &Session, drop: &DropStatement, interrupt: &In
     Ok(Answer::Done { tag, notices })
 }
 
-async fn turn(session: &Session, interrupt: &Interrupt) -> Result<Turn> {
+pub(super) async fn turn(session: &Session, interrupt: &Interrupt) -> Result<Turn> {
     let lock = Arc::clone(session.engine().ddl());
     interrupt.guard(async move { Ok(lock.lock_owned().await) }).await
 }
 
 /// Checks that a name is free; a notice when it is not and that is all right.
-fn check_new(catalog: &Catalog, name: &Name, if_not_exists: bool) -> Result<Option<Notice>> {
+pub(super) fn check_new(catalog: &Catalog, name: &Name, if_not_exists: bool) -> Result<Option<Notice>> {
     let schema = default_schema(name.schema.as_deref());
     check_reserved(schema, name.position)?;
     if !catalog.has_schema(schema) {
@@ -229,14 +232,15 @@ pub(crate) fn no_object(catalog: &Catalog, kind: &str, name: &Name) -> Error {
         .position(name.position)
 }
 
-struct NewObject<'a> {
-    name: &'a Name,
-    kind: catalog::ObjectKind,
-    text: String,
+/// An object that is made.
+pub(super) struct NewObject<'a> {
+    pub(super) name: &'a Name,
+    pub(super) kind: catalog::ObjectKind,
+    pub(super) text: String,
 }
 
 /// Writes an object to the catalog and starts it.
-async fn install(
+pub(super) async fn install(
     session: &Session,
     new: NewObject<'_>,
     defined: Defined,
@@ -280,7 +284,7 @@ async fn install(
 }
 
 /// Removes objects from the catalog and stops them. The caller holds the lock.
-async fn remove(engine: &Engine, ids: Vec<RelationId>, schemas: Vec<String>) -> Result<()> {
+pub(super) async fn remove(engine: &Engine, ids: Vec<RelationId>, schemas: Vec<String>) -> Result<()> {
     let running: Vec<RelationId> =
         ids.iter().copied().filter(|id| engine.coordinator().status(*id).is_some()).collect();
     log(engine, Change::Drop { ids: ids.clone(), schemas }).await?;

@@ -12,7 +12,7 @@ use crate::catalog::{Definition, MaterializedView, Table, TableColumn, View};
 use crate::connectors::ConnectorColumn;
 use crate::exec::source::Source;
 use crate::sql::{self, CreateMaterializedView, CreateTable, CreateView};
-use crate::types::{Error, RelationId, Result};
+use crate::types::{Error, RelationId, Result, SqlState};
 
 use super::coordinator::RelationKind;
 use super::database::Engine;
@@ -95,15 +95,30 @@ pub(crate) fn table(engine: &Engine, relations: &Relations, create: &CreateTable
             length_max: column.length_max,
         })
         .collect();
-    let source = engine.connectors().open(&create.options, &connector_columns)?;
+    let mut notices = Vec::new();
+    let source = if engine.connectors().is_write_only(&create.options) {
+        engine.connectors().open_sink(&create.options, &connector_columns)?;
+        None
+    } else {
+        match engine.connectors().open(&create.options, &connector_columns) {
+            Ok(source) => Some(source),
+            // What is not there yet can be written.
+            Err(missing) if missing.code() == SqlState::UndefinedFile => {
+                engine.connectors().open_sink(&create.options, &connector_columns).map_err(|_| missing.clone())?;
+                notices.push(format!("{}; the table can be written by a sink, not read", missing.message()));
+                None
+            }
+            Err(error) => return Err(error),
+        }
+    };
     let connector = create.options.get("connector").map(|option| option.text.clone());
     let table = Table::new(columns, Vec::new(), create.append_only, connector);
     Ok(Defined {
         definition: Definition::Table(table),
-        kind: Some(RelationKind::External { source: Arc::clone(&source) }),
-        source: Some(source),
+        kind: source.clone().map(|source| RelationKind::External { source }),
+        source,
         depends_on: Vec::new(),
-        notices: Vec::new(),
+        notices,
     })
 }
 
@@ -145,7 +160,7 @@ pub(crate) async fn materialized_view(relations: &Relations, create: &CreateMate
 }
 
 /// The catalog's relations that a query names, plain views included, each once.
-fn named_relations(relations: &Relations, query: &ast::Query) -> Result<Vec<RelationId>> {
+pub(crate) fn named_relations(relations: &Relations, query: &ast::Query) -> Result<Vec<RelationId>> {
     let statement = PlannerStatement::Statement(Box::new(ast::Statement::Query(Box::new(query.clone()))));
     let (names, _) = resolve_table_references(&statement, true).map_err(crate::engine::error_of)?;
     let mut found: Vec<RelationId> = names

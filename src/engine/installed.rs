@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use super::coordinator::{RelationKind, RelationSpec, RelationState, RelationStatus};
+use super::sinks::RunningSink;
 use crate::exec::ImportKind;
 use crate::exec::arrangement::Layout;
 use crate::exec::plan::{JobPlan, OperatorSpec};
-use crate::exec::relation::{Progress, RelationShared, lock};
+use crate::exec::relation::{Halt, Progress, RelationShared, lock};
 use crate::exec::source::Source;
 use crate::types::{Error, RelationId, Result, SqlState, Time};
 
@@ -15,8 +16,9 @@ use crate::types::{Error, RelationId, Result, SqlState, Time};
 pub(super) struct Installed {
     spec: RelationSpec,
     shared: Arc<RelationShared>,
-    /// How its rows are kept; `None` for external tables, which keep none.
+    /// How its rows are kept; `None` for external tables and sinks, which keep none.
     layout: Option<Arc<Layout>>,
+    sink: Option<RunningSink>,
     imports: Vec<RelationId>,
     since_millis: u64,
 }
@@ -25,13 +27,20 @@ impl Installed {
     /// An external table.
     pub(super) fn external(spec: RelationSpec, as_of: Time) -> Installed {
         let shared = RelationShared::new(spec.id, spec.qualified_name.clone(), 0, 0, 0, as_of);
-        Installed { spec, shared: Arc::new(shared), layout: None, imports: Vec::new(), since_millis: as_of.as_millis() }
+        Installed {
+            spec,
+            shared: Arc::new(shared),
+            layout: None,
+            sink: None,
+            imports: Vec::new(),
+            since_millis: as_of.as_millis(),
+        }
     }
 
-    /// A relation whose rows are kept.
-    pub(super) fn kept(
+    /// A relation that a job fills: its rows are kept, unless it is a sink's.
+    pub(super) fn job(
         spec: RelationSpec,
-        plan: Arc<JobPlan>,
+        plan: &JobPlan,
         imports: &HashMap<RelationId, ImportKind>,
         workers: usize,
         as_of: Time,
@@ -47,19 +56,26 @@ impl Installed {
             }
         }
         let shared = RelationShared::new(spec.id, spec.qualified_name.clone(), workers, edges, feeds, as_of);
-        let layout = Layout::new(Arc::clone(plan.schema()), &plan.key)?;
+        let layout = match &spec.kind {
+            RelationKind::Sink { .. } => None,
+            _ => Some(Arc::new(Layout::new(Arc::clone(plan.schema()), &plan.key)?)),
+        };
         let imports = plan.imports().into_iter().filter(|id| *id != spec.id).collect();
-        Ok(Installed {
-            spec,
-            shared: Arc::new(shared),
-            layout: Some(Arc::new(layout)),
-            imports,
-            since_millis: as_of.as_millis(),
-        })
+        Ok(Installed { spec, shared: Arc::new(shared), layout, sink: None, imports, since_millis: as_of.as_millis() })
     }
 
     pub(super) fn shared(&self) -> &Arc<RelationShared> {
         &self.shared
+    }
+
+    /// A job fills it.
+    fn runs(&self) -> bool {
+        !matches!(self.spec.kind, RelationKind::External { .. })
+    }
+
+    /// The job's rows leave through this sink.
+    pub(super) fn set_sink(&mut self, sink: RunningSink) {
+        self.sink = Some(sink);
     }
 }
 
@@ -92,8 +108,32 @@ impl Relations {
         lock(&self.installed).insert(relation.spec.id, relation);
     }
 
-    pub(super) fn remove(&self, id: RelationId) {
-        lock(&self.installed).remove(&id);
+    /// Takes a relation out; its sink writes no more.
+    pub(super) fn remove(&self, id: RelationId) -> Option<RelationSpec> {
+        let relation = lock(&self.installed).remove(&id)?;
+        if let Some(sink) = relation.sink {
+            sink.queue.close();
+        }
+        Some(relation.spec)
+    }
+
+    /// All sinks that run show every time up to `time`.
+    pub(super) fn sinks_show(&self, time: Time) -> bool {
+        let installed = lock(&self.installed);
+        installed
+            .values()
+            .filter(|relation| failure(&installed, relation.spec.id).is_none())
+            .all(|relation| relation.sink.as_ref().is_none_or(|sink| sink.published() > time))
+    }
+
+    /// Stops a job until it is resumed.
+    ///
+    /// # Errors
+    /// 42P01 when it is not installed.
+    pub(super) fn pause(&self, id: RelationId) -> Result<()> {
+        lock(&self.installed).get(&id).ok_or_else(gone)?.shared.pause();
+        self.progress.signal();
+        Ok(())
     }
 
     /// Shared state and layout of a relation whose rows are kept.
@@ -117,15 +157,64 @@ impl Relations {
     pub(super) fn source(&self, id: RelationId) -> Result<Option<Arc<dyn Source>>> {
         match &lock(&self.installed).get(&id).ok_or_else(gone)?.spec.kind {
             RelationKind::External { source } => Ok(Some(Arc::clone(source))),
-            RelationKind::Table { .. } | RelationKind::View { .. } => Ok(None),
+            RelationKind::Table { .. } | RelationKind::View { .. } | RelationKind::Sink { .. } => Ok(None),
         }
     }
 
     /// How far the slowest of some jobs is; failed ones hold nobody back.
     pub(super) fn least_upper(&self, ids: &[RelationId]) -> Time {
         let installed = lock(&self.installed);
-        let uppers = ids.iter().filter_map(|id| installed.get(id)).filter(|r| r.shared.failure().is_none());
+        let uppers = ids.iter().filter_map(|id| installed.get(id)).filter(|r| !r.shared.halted());
         uppers.map(|relation| relation.shared.upper()).min().unwrap_or(Time::MAX)
+    }
+
+    /// How far the slowest of some jobs and of all that stands on them is; stopped ones hold nobody back.
+    pub(super) fn least_upper_above(&self, ids: &[RelationId]) -> Time {
+        let installed = lock(&self.installed);
+        let mut above = ids.to_vec();
+        let mut least = Time::MAX;
+        let Some(first) = ids.iter().min() else { return least };
+        // Dependents have greater numbers, so one pass finds them all.
+        for (id, relation) in installed.range(*first..) {
+            if !above.contains(id) {
+                if !relation.imports.iter().any(|import| above.contains(import)) {
+                    continue;
+                }
+                above.push(*id);
+            }
+            if failure(&installed, *id).is_none() {
+                least = least.min(relation.shared.upper());
+            }
+        }
+        least
+    }
+
+    /// True when all of some jobs failed or were paused.
+    pub(super) fn all_halted(&self, ids: &[RelationId]) -> bool {
+        let installed = lock(&self.installed);
+        ids.iter().all(|id| installed.get(id).is_none_or(|relation| relation.shared.halted()))
+    }
+
+    /// Some jobs, what stands on them, and, of the sources that they read, those that failed, with the
+    /// other jobs that failed by them.
+    pub(super) fn to_resume(&self, ids: &[RelationId]) -> Vec<RelationId> {
+        let installed = lock(&self.installed);
+        let is_external = |id: &RelationId| installed.get(id).is_some_and(|r| !r.runs());
+        let is_halted = |id: &RelationId| installed.get(id).is_some_and(|r| r.shared.halted());
+        let mut found = ids.to_vec();
+        for id in ids {
+            let imports = installed.get(id).map(|relation| relation.imports.as_slice()).unwrap_or_default();
+            found.extend(imports.iter().filter(|import| is_external(import) && is_halted(import)));
+        }
+        for (id, relation) in installed.iter() {
+            let stands_on = |of: &RelationId| found.contains(of) && (!is_external(of) || is_halted(id));
+            if relation.imports.iter().any(stands_on) {
+                found.push(*id);
+            }
+        }
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// How far the slowest of all relations with rows is.
@@ -165,23 +254,26 @@ impl Relations {
     /// Why a relation cannot be read: its own failure, or that of what it stands on.
     pub(super) fn trouble(&self, id: RelationId) -> Option<Error> {
         let installed = lock(&self.installed);
-        let (at, error) = failure(&installed, id)?;
+        let (at, halt) = failure(&installed, id)?;
         let name =
             |id: RelationId| installed.get(&id).map_or_else(|| id.to_string(), |r| r.spec.qualified_name.clone());
-        let message = if at == id {
-            format!("{} has failed", name(id))
-        } else {
-            format!("{} is blocked: {} has failed", name(id), name(at))
+        let what = match &halt {
+            Halt::Failed(_) => "has failed",
+            Halt::Paused => "is paused",
         };
-        Some(
-            Error::new(SqlState::ObjectNotReady, message)
-                .detail(format!("{} ({})", error.message(), error.code().code()))
-                .hint(format!(
-                    "Drop {} and create it again without the cause, or SET clink.read = 'available' to read the last \
-                     answer that is known.",
-                    name(at)
-                )),
-        )
+        let message = if at == id {
+            format!("{} {what}", name(id))
+        } else {
+            format!("{} is blocked: {} {what}", name(id), name(at))
+        };
+        let error = Error::new(SqlState::ObjectNotReady, message).hint(format!(
+            "RESUME JOB {} starts it again; SET clink.read = 'available' reads the last answer that is known.",
+            name(at)
+        ));
+        Some(match halt {
+            Halt::Failed(reason) => error.detail(format!("{} ({})", reason.message(), reason.code().code())),
+            Halt::Paused => error,
+        })
     }
 
     /// Where a relation stands.
@@ -189,9 +281,11 @@ impl Relations {
         let installed = lock(&self.installed);
         let relation = installed.get(&id)?;
         let state = match failure(&installed, id) {
-            Some((at, error)) if at == id => RelationState::Failed(error),
-            Some((at, error)) => RelationState::Blocked(at, error),
-            None if relation.layout.is_some() && !is_whole(relation) => RelationState::Filling,
+            Some((at, Halt::Failed(error))) if at == id => RelationState::Failed(error),
+            Some((at, Halt::Paused)) if at == id => RelationState::Paused,
+            Some((at, Halt::Failed(error))) => RelationState::Blocked(at, Some(error)),
+            Some((at, Halt::Paused)) => RelationState::Blocked(at, None),
+            None if relation.runs() && !is_whole(relation) => RelationState::Filling,
             None => RelationState::Running,
         };
         let (rows_in, rows_out) = relation.shared.counts();
@@ -209,14 +303,14 @@ fn is_whole(relation: &Installed) -> bool {
     relation.shared.whole_from().is_some_and(|from| from < relation.shared.upper())
 }
 
-/// The first failure among a relation and all that it stands on.
-fn failure(installed: &BTreeMap<RelationId, Installed>, id: RelationId) -> Option<(RelationId, Error)> {
+/// The first that stopped among a relation and all that it stands on.
+fn failure(installed: &BTreeMap<RelationId, Installed>, id: RelationId) -> Option<(RelationId, Halt)> {
     let mut seen = HashSet::new();
     let mut open = vec![id];
     while let Some(id) = open.pop() {
         let Some(relation) = installed.get(&id).filter(|_| seen.insert(id)) else { continue };
-        if let Some(error) = relation.shared.failure() {
-            return Some((id, error));
+        if let Some(halt) = relation.shared.halt() {
+            return Some((id, halt));
         }
         open.extend(&relation.imports);
     }

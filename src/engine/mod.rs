@@ -38,6 +38,8 @@ mod sequencer;
 mod session;
 mod settings;
 mod show;
+mod sink_ddl;
+mod sinks;
 mod sql_cursors;
 mod system_tables;
 mod timeline;

@@ -18,6 +18,7 @@ use super::coordinator::RelationSpec;
 use super::database::Engine;
 use super::define::{self, Defined};
 use super::relations::Relations;
+use super::sink_ddl;
 
 /// Brings the objects of the catalog back.
 ///
@@ -80,6 +81,7 @@ async fn define(engine: &Arc<Engine>, record: &ObjectRecord) -> Result<Defined> 
         (StatementKind::CreateMaterializedView(create), ObjectKind::MaterializedView) => {
             define::materialized_view(&relations, &create).await
         }
+        (StatementKind::CreateSink(create), ObjectKind::Sink) => sink_ddl::sink(engine, &relations, &create).await,
         _ => Err(Error::new(SqlState::DataCorrupted, "its text in the catalog is of another kind")),
     }
 }

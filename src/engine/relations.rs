@@ -28,7 +28,7 @@ use crate::types::{Error, RelationId, Result, SqlState};
 use super::coordinator::Pin;
 use super::database::Engine;
 use super::pending::Pending;
-use super::{lookup, pg_catalog, scan_exec, system_tables};
+use super::{lookup, pg_catalog, scan_exec, sink_ddl, system_tables};
 
 /// The catalog's name in DataFusion's terms: the one database.
 pub(crate) const DATABASE: &str = "clink";
@@ -111,6 +111,11 @@ impl Relations {
         self.pin.get()
     }
 
+    fn relation(&self, object: &Arc<Object>) -> Option<Arc<dyn TableProvider>> {
+        let schema = object.row_schema()?;
+        Some(Arc::new(Relation { object: Arc::clone(object), schema, relations: self.clone() }))
+    }
+
     async fn table(&self, schema: &str, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
         if schema == ROWS_SCHEMA {
             return Ok(self.rows.get(name).map(Arc::clone));
@@ -126,12 +131,16 @@ impl Relations {
         };
         match &object.definition {
             Definition::Broken(error) => Err(broken(object, error)),
-            Definition::Table(_) | Definition::MaterializedView(_) => {
-                let Some(schema) = object.row_schema() else {
-                    return Ok(None);
-                };
-                Ok(Some(Arc::new(Relation { object: Arc::clone(object), schema, relations: self.clone() })))
+            Definition::Sink(_) => Err(Error::new(
+                SqlState::WrongObjectType,
+                format!("\"{}\" is a sink: its rows are outside", object.name),
+            )
+            .hint("Read the relation that it writes out.")),
+            Definition::Table(_) if object.is_external() && !self.engine.has_source(object.id) => {
+                sink_ddl::open_written(&self.engine, object).await?;
+                Ok(self.relation(object))
             }
+            Definition::Table(_) | Definition::MaterializedView(_) => Ok(self.relation(object)),
             Definition::View(view) => {
                 if self.depth >= VIEW_DEPTH_MAX {
                     return Err(Error::new(
@@ -245,6 +254,9 @@ struct Names {
 #[async_trait]
 impl SchemaProvider for Names {
     fn table_names(&self) -> Vec<String> {
+        if self.schema == system_tables::SCHEMA {
+            return system_tables::NAMES.iter().map(|name| (*name).to_owned()).collect();
+        }
         self.relations.catalog.names(&self.schema).map(str::to_owned).collect()
     }
 

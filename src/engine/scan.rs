@@ -114,6 +114,10 @@ impl Engine {
                 Err(Error::new(SqlState::WrongObjectType, format!("\"{short}\" is a plain view, which keeps no rows"))
                     .hint("SELECT from it, or make it a materialized view."))
             }
+            Definition::Sink(_) => {
+                Err(Error::new(SqlState::WrongObjectType, format!("\"{short}\" is a sink: its rows are outside"))
+                    .hint("Read the relation that it writes out."))
+            }
             Definition::Table(table) if table.connector.is_some() => Err(Error::new(
                 SqlState::WrongObjectType,
                 format!("\"{short}\" is a table with a connector, which keeps no rows"),

@@ -20,8 +20,10 @@ use tokio::sync::oneshot;
 use super::coordinator::{RelationKind, RelationSpec, TableWrite};
 use super::feeds::{Feed, WakeOnce};
 use super::installed::{Installed, Relations};
+use super::sinks::RunningSink;
 use super::timeline::{Record, TimelineLog};
 use crate::env::Env;
+use crate::exec::sink::JobOutput;
 use crate::exec::source::{Offset, Source};
 use crate::exec::{Executor, FeedId, FeedInput, ImportKind, JobSpec, WorkerCommand};
 use crate::state::HeadFile;
@@ -50,6 +52,8 @@ pub(super) enum Request {
     Install { relation: RelationSpec, answer: oneshot::Sender<Result<()>> },
     /// Stop relations.
     Uninstall { relations: Vec<RelationId>, answer: oneshot::Sender<Result<()>> },
+    /// Start jobs that stopped again, with what stands on them, from the beginning.
+    Resume { relations: Vec<RelationId>, answer: oneshot::Sender<Result<()>> },
     /// Tell once every feed has read its source to the end.
     AwaitFeeds { answer: oneshot::Sender<()> },
     /// A feed has something to take.
@@ -132,6 +136,12 @@ impl Sequencer {
                     self.uninstall(&relations);
                     let _ = answer.send(Ok(()));
                 }
+                Ok(Request::Resume { relations, answer }) => {
+                    self.tick(std::mem::take(&mut batch));
+                    let _ = answer.send(self.resume(&relations));
+                    batch.tick = true;
+                    feeds_may_give = true;
+                }
                 Ok(Request::Recover { relations, answer }) => {
                     let _ = answer.send(self.recover(relations));
                     batch.tick = true;
@@ -157,7 +167,10 @@ impl Sequencer {
         let mut given = Vec::new();
         let mut more = false;
         for (position, feed) in self.feeds.iter_mut().enumerate() {
-            let upper = self.relations.least_upper(&feed.jobs);
+            if self.relations.all_halted(&feed.jobs) {
+                continue;
+            }
+            let upper = self.relations.least_upper_above(&feed.jobs);
             let Some(taken) = feed.take(upper) else {
                 more |= !feed.finished;
                 continue;
@@ -236,7 +249,7 @@ impl Sequencer {
     }
 
     fn answer_feed_waiters(&mut self) {
-        if self.feeds.iter().all(|feed| feed.finished) {
+        if self.feeds.iter().all(|feed| feed.finished || self.relations.all_halted(&feed.jobs)) {
             for waiter in self.waiting_for_feeds.drain(..) {
                 let _ = waiter.send(());
             }
@@ -273,7 +286,7 @@ impl Sequencer {
                 let plan = JobSpec::table_plan(relation.id, Arc::clone(schema), key.clone());
                 (Arc::new(plan), HashMap::from([(relation.id, ImportKind::Feed { catch_up: false })]))
             }
-            RelationKind::View { plan } => {
+            RelationKind::View { plan } | RelationKind::Sink { plan, .. } => {
                 let mut imports = HashMap::new();
                 for id in plan.imports() {
                     let catch_up = self.bindings.get(&id).is_some_and(|bound| *bound > Offset::default());
@@ -289,8 +302,21 @@ impl Sequencer {
         };
         JobSpec::check(&plan)?;
         let id = relation.id;
-        let installed = Installed::kept(relation, Arc::clone(&plan), &imports, self.executor.workers(), as_of)?;
+        let target = match &relation.kind {
+            RelationKind::Sink { target, .. } => Some(target.clone()),
+            _ => None,
+        };
+        let mut installed = Installed::job(relation, &plan, &imports, self.executor.workers(), as_of)?;
         let shared = Arc::clone(installed.shared());
+        let mut output = JobOutput::Kept;
+        if let Some(target) = target {
+            // Greater than that of every writer before: times never go back.
+            let generation = as_of.as_millis().max(self.head.head().clock_bound_millis);
+            let schema = Arc::clone(plan.schema());
+            let sink = RunningSink::start(&target, schema, plan.append_only, generation, &shared, &self.relations)?;
+            output = JobOutput::Sink(Arc::clone(&sink.queue));
+            installed.set_sink(sink);
+        }
         self.relations.insert(installed);
         let feeds: Vec<(RelationId, bool)> = imports
             .iter()
@@ -299,7 +325,7 @@ impl Sequencer {
                 ImportKind::Feed { .. } | ImportKind::Edge => None,
             })
             .collect();
-        let spec = JobSpec { plan, shared, as_of, imports };
+        let spec = JobSpec { plan, shared, as_of, imports, output, errors: None };
         self.executor.broadcast(&WorkerCommand::Create(Arc::new(spec)));
         for (table, catch_up) in feeds {
             self.follow(id, table, catch_up)?;
@@ -358,6 +384,23 @@ impl Sequencer {
         }
         self.executor.broadcast(&WorkerCommand::Drop(Arc::new(ids)));
         self.relations.progress().signal();
+    }
+
+    /// Starts jobs again, with what stands on them and the sources that failed them.
+    fn resume(&mut self, relations: &[RelationId]) -> Result<()> {
+        let mut ids = self.relations.to_resume(relations);
+        ids.sort_unstable();
+        for feed in &mut self.feeds {
+            feed.jobs.retain(|job| !ids.contains(job));
+        }
+        self.feeds.retain(|feed| !feed.jobs.is_empty() && !ids.contains(&feed.table));
+        let specs: Vec<RelationSpec> = ids.iter().filter_map(|id| self.relations.remove(*id)).collect();
+        ids.reverse();
+        self.executor.broadcast(&WorkerCommand::Drop(Arc::new(ids)));
+        let as_of = self.last_time().next();
+        let result = specs.into_iter().try_for_each(|spec| self.start(spec, as_of));
+        self.relations.progress().signal();
+        result
     }
 
     /// Starts all relations before the first time of the log, then replays it at its own times; many

@@ -24,7 +24,7 @@ use super::relations::{Relations, own_changes};
 use super::settings::{ReadMode, Settings};
 use super::sql_cursors::Cursors;
 use super::transaction::{Block, TransactionStatus};
-use super::{ddl, dml, read, show};
+use super::{ddl, dml, read, show, sink_ddl};
 
 /// The most prepared statements of a session.
 const PREPARED_MAX: usize = 10_000;
@@ -71,7 +71,7 @@ impl Session {
     pub async fn execute(&mut self, statement: &Statement, cancel: &CancellationToken) -> Result<Answer> {
         let refused = sql::refuse_parameters(&statement.kind, &statement.text);
         let answer = match refused {
-            Ok(()) => self.run(&statement.kind, cancel).await,
+            Ok(()) => self.run(&statement.kind, &statement.text, cancel).await,
             Err(error) => Err(error),
         };
         self.settle(answer, statement.offset)
@@ -88,7 +88,7 @@ impl Session {
         cancel: &CancellationToken,
     ) -> Result<Answer> {
         let answer = match prepared.bind(&self.engine, parameters) {
-            Ok(kind) => self.run(&kind, cancel).await,
+            Ok(kind) => self.run(&kind, &prepared.statement().text, cancel).await,
             Err(error) => Err(error),
         };
         self.settle(answer, prepared.statement().offset)
@@ -124,7 +124,7 @@ impl Session {
         Interrupt::new(cancel.clone(), self.engine.closed().clone(), timeout, self.engine.query_threads())
     }
 
-    async fn run(&mut self, kind: &StatementKind, cancel: &CancellationToken) -> Result<Answer> {
+    async fn run(&mut self, kind: &StatementKind, text: &str, cancel: &CancellationToken) -> Result<Answer> {
         let interrupt = self.interrupt(cancel);
         if self.status() == TransactionStatus::Failed
             && !matches!(kind, StatementKind::Transaction(Transaction::Commit { .. } | Transaction::Rollback { .. }))
@@ -132,7 +132,7 @@ impl Session {
             return Err(failed_block());
         }
         self.check_in_block(kind)?;
-        self.dispatch(kind, &interrupt).await
+        self.dispatch(kind, text, &interrupt).await
     }
 
     /// Prepares a statement. `declared` are the parameters' types as far as the client gives them.
@@ -266,7 +266,9 @@ impl Session {
             StatementKind::CreateTable(_)
             | StatementKind::CreateView(_)
             | StatementKind::CreateMaterializedView(_)
+            | StatementKind::CreateSink(_)
             | StatementKind::CreateSchema { .. }
+            | StatementKind::Job(_)
             | StatementKind::Drop(_)
             | StatementKind::Truncate(_)
             | StatementKind::Set(_)
@@ -324,7 +326,7 @@ impl Session {
         Ok(())
     }
 
-    async fn dispatch(&mut self, kind: &StatementKind, interrupt: &Interrupt) -> Result<Answer> {
+    async fn dispatch(&mut self, kind: &StatementKind, text: &str, interrupt: &Interrupt) -> Result<Answer> {
         if let (Some(tag), Some(block)) = (ddl_tag(kind), &mut self.block) {
             block.ddl = Some(kind.clone());
             return Ok(Answer::Done { tag: Tag::Plain(tag), notices: Vec::new() });
@@ -334,12 +336,14 @@ impl Session {
             StatementKind::CreateTable(_)
             | StatementKind::CreateView(_)
             | StatementKind::CreateMaterializedView(_)
+            | StatementKind::CreateSink(_)
             | StatementKind::CreateSchema { .. }
+            | StatementKind::Job(_)
             | StatementKind::Drop(_) => self.define(kind, interrupt).await,
             StatementKind::Insert(_)
             | StatementKind::Update(_)
             | StatementKind::Delete(_)
-            | StatementKind::Truncate(_) => dml::execute(self, kind, interrupt).await,
+            | StatementKind::Truncate(_) => dml::execute(self, kind, text, interrupt).await,
             StatementKind::Explain(explain) => show::explain(self, explain, interrupt).await,
             StatementKind::Show(what) => show::show(self, what),
             StatementKind::Describe(describe) => show::describe(self, describe),
@@ -381,6 +385,8 @@ impl Session {
             StatementKind::CreateMaterializedView(create) => {
                 ddl::create_materialized_view(self, create, interrupt).await
             }
+            StatementKind::CreateSink(create) => sink_ddl::create_sink(self, create, interrupt).await,
+            StatementKind::Job(command) => sink_ddl::job(self, command, interrupt).await,
             StatementKind::CreateSchema { name, if_not_exists } => {
                 ddl::create_schema(self, name, *if_not_exists, interrupt).await
             }
@@ -508,7 +514,7 @@ impl Session {
             Ok(notices) => Ok(Answer::Done { tag: Tag::Plain("COMMIT"), notices }),
             Err(error) => {
                 self.settings = before;
-                Err(without_position(error))
+                Err(error.without_position())
             }
         }
     }
@@ -530,12 +536,12 @@ impl Session {
                 let answer = match &kind {
                     StatementKind::Query(query) => self.query(query, interrupt).await,
                     StatementKind::Insert(_) | StatementKind::Update(_) | StatementKind::Delete(_) => {
-                        dml::execute(self, &kind, interrupt).await
+                        dml::execute(self, &kind, "", interrupt).await
                     }
                     _ => Err(Error::unsupported("EXECUTE of this statement is not supported")
                         .hint("Run it through the protocol that prepared it, or send its text.")),
                 };
-                answer.map_err(without_position)
+                answer.map_err(Error::without_position)
             }
             PreparedStatement::Deallocate(None) => {
                 self.prepared.clear();
@@ -658,18 +664,6 @@ fn in_whole_text(error: Error, offset: usize) -> Error {
     }
 }
 
-/// An error whose place is in another text than the client's.
-fn without_position(error: Error) -> Error {
-    let mut plain = Error::new(error.code(), error.message());
-    if let Some(detail) = error.detail_text() {
-        plain = plain.detail(detail);
-    }
-    match error.hint_text() {
-        Some(hint) => plain.hint(hint),
-        None => plain,
-    }
-}
-
 fn failed_block() -> Error {
     Error::new(
         SqlState::InFailedTransaction,
@@ -693,11 +687,18 @@ fn ddl_tag(kind: &StatementKind) -> Option<&'static str> {
         StatementKind::CreateView(_) => "CREATE VIEW",
         StatementKind::CreateMaterializedView(_) => "CREATE MATERIALIZED VIEW",
         StatementKind::CreateSchema { .. } => "CREATE SCHEMA",
+        StatementKind::CreateSink(_) => "CREATE SINK",
+        StatementKind::Job(command) => match command.action {
+            sql::JobAction::Pause => "PAUSE JOB",
+            sql::JobAction::Resume => "RESUME JOB",
+            sql::JobAction::Cancel => "CANCEL JOB",
+        },
         StatementKind::Drop(drop) => match drop.kind {
             sql::ObjectKind::Table => "DROP TABLE",
             sql::ObjectKind::View => "DROP VIEW",
             sql::ObjectKind::MaterializedView => "DROP MATERIALIZED VIEW",
             sql::ObjectKind::Schema => "DROP SCHEMA",
+            sql::ObjectKind::Sink => "DROP SINK",
         },
         _ => return None,
     })

@@ -44,6 +44,15 @@ pub(crate) fn schema(session: &Session, show: &Show) -> Result<SchemaRef> {
         Show::Tables | Show::Views | Show::MaterializedViews => {
             schema_of(&[("schema", text.clone()), ("name", text.clone()), ("kind", text)])
         }
+        Show::Sinks => schema_of(&[
+            ("schema", text.clone()),
+            ("name", text.clone()),
+            ("connector", text.clone()),
+            ("target", text.clone()),
+            ("status", text.clone()),
+            ("error", text),
+            ("rows", DataType::Int64),
+        ]),
         Show::Jobs => jobs_schema(),
         Show::Create(_, _) => schema_of(&[("name", text.clone()), ("create_statement", text)]),
         Show::Variable(name) if name == "all" => settings_schema(),
@@ -90,7 +99,11 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
     let schema = schema(session, show)?;
     match show {
         Show::Tables => rows(schema, object_columns(session, |kind| kind == catalog::ObjectKind::Table), "SHOW"),
-        Show::Views => rows(schema, object_columns(session, |kind| kind != catalog::ObjectKind::Table), "SHOW"),
+        Show::Views => {
+            let views = |kind| matches!(kind, catalog::ObjectKind::View | catalog::ObjectKind::MaterializedView);
+            rows(schema, object_columns(session, views), "SHOW")
+        }
+        Show::Sinks => rows(schema, sink_columns(session), "SHOW"),
         Show::MaterializedViews => {
             rows(schema, object_columns(session, |kind| kind == catalog::ObjectKind::MaterializedView), "SHOW")
         }
@@ -113,6 +126,34 @@ fn object_columns(session: &Session, of: impl Fn(catalog::ObjectKind) -> bool) -
         texts(objects.iter().map(|object| object.schema.as_str())),
         texts(objects.iter().map(|object| object.name.as_str())),
         texts(objects.iter().map(|object| if object.is_external() { "source" } else { object.kind.name() })),
+    ]
+}
+
+fn sink_columns(session: &Session) -> Vec<ArrayRef> {
+    let catalog = session.engine().catalog();
+    let jobs = session.engine().jobs();
+    let mut sinks = Vec::new();
+    for object in catalog.objects().filter(|object| object.kind == catalog::ObjectKind::Sink) {
+        let (connector, target) = match &object.definition {
+            Definition::Sink(sink) => {
+                (Some(sink.connector.clone()), sink.table.and_then(|id| catalog.get(id)).map(|t| t.qualified_name()))
+            }
+            _ => (None, None),
+        };
+        sinks.push((object, connector, target, jobs.iter().find(|job| job.id == object.id)));
+    }
+    sinks.sort_by(|(left, ..), (right, ..)| (&left.schema, &left.name).cmp(&(&right.schema, &right.name)));
+    let status = sinks.iter().map(|(.., job)| job.map_or("FILLING", |job| job.status));
+    let error = sinks.iter().map(|(.., job)| job.and_then(|job| Some(job.error.as_ref()?.message().to_owned())));
+    let count = sinks.iter().map(|(.., job)| i64::try_from(job.map_or(0, |job| job.rows_out)).unwrap_or(i64::MAX));
+    vec![
+        texts(sinks.iter().map(|(object, ..)| object.schema.as_str())),
+        texts(sinks.iter().map(|(object, ..)| object.name.as_str())),
+        Arc::new(sinks.iter().map(|(_, connector, ..)| connector.clone()).collect::<StringArray>()),
+        Arc::new(sinks.iter().map(|(_, _, target, _)| target.clone()).collect::<StringArray>()),
+        texts(status),
+        Arc::new(error.collect::<StringArray>()),
+        Arc::new(Int64Array::from_iter_values(count)),
     ]
 }
 
@@ -153,6 +194,7 @@ fn check_kind(object: &Object, wanted: ObjectKind, name: &Name) -> Result<()> {
         ObjectKind::Table => object.kind == catalog::ObjectKind::Table,
         ObjectKind::View => object.kind == catalog::ObjectKind::View,
         ObjectKind::MaterializedView => object.kind == catalog::ObjectKind::MaterializedView,
+        ObjectKind::Sink => object.kind == catalog::ObjectKind::Sink,
         ObjectKind::Schema => false,
     };
     if fits {
@@ -186,7 +228,7 @@ pub(crate) fn describe(session: &Session, describe: &Describe) -> Result<Answer>
     let columns = columns(&object);
     let table = match &object.definition {
         Definition::Table(table) => Some(table),
-        Definition::View(_) | Definition::MaterializedView(_) | Definition::Broken(_) => None,
+        Definition::View(_) | Definition::MaterializedView(_) | Definition::Sink(_) | Definition::Broken(_) => None,
     };
     let of_table = |index: usize| table.and_then(|table| table.columns.get(index));
     let nullable: Vec<bool> =

@@ -1,6 +1,6 @@
 //! A relation's present rows on one worker, and how they were a moment ago.
 //!
-//! Rows are kept per key group in key order. A closed time is applied key group by key group, in
+//! Rows are kept per key group, found by hash and walked in key order. A closed time is applied key group by key group, in
 //! slices, and leaves an *undo batch*: what each changed key was before. A read at an older time takes
 //! the present rows and undoes, for its own range, what came after. So readers wait for nobody and
 //! nobody waits for them, also while a time is half applied: that time's undo batch is there first.
@@ -10,9 +10,10 @@
 //!
 //! Stored as value state `rows`: `[i64 count][encoded columns outside of the key]` by encoded key.
 
+mod rows;
+
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,6 +23,7 @@ use arrow::compute::{filter_record_batch, take_record_batch};
 use arrow::datatypes::SchemaRef;
 use datafusion::physical_expr::PhysicalExpr;
 
+use self::rows::{Entry, Key, Rows, Value};
 use super::operators::{Context, Operator, Step};
 use super::relation::from_datafusion;
 use crate::state::{Encoded, RowCodec, WriteBatch, split_value_key, value_key};
@@ -38,20 +40,11 @@ const ROWS_PER_LOOK: usize = 1_024;
 
 const SLOT_NAME: &str = "rows";
 
-type Bytes = Box<[u8]>;
-
-/// What a key stands for: the encoded columns outside of the key, and how many such rows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Entry {
-    value: Bytes,
-    count: i64,
-}
-
 /// What some keys were before a time, in order of (key group, key).
 #[derive(Debug)]
 struct UndoBatch {
     time: Time,
-    entries: Vec<(KeyGroup, Bytes, Option<Entry>)>,
+    entries: Vec<(KeyGroup, Key, Option<Entry>)>,
     bytes: usize,
 }
 
@@ -100,10 +93,10 @@ pub(crate) struct Selection {
 pub(crate) struct Arrangement {
     operator: OperatorId,
     layout: Layout,
-    groups: Vec<BTreeMap<Bytes, Entry>>,
+    groups: Vec<Rows>,
     history: VecDeque<UndoBatch>,
     history_bytes: usize,
-    trash: Vec<Vec<(KeyGroup, Bytes, Option<Entry>)>>,
+    trash: Vec<Vec<(KeyGroup, Key, Option<Entry>)>>,
     upper: Time,
     since: Time,
     staged: Staged,
@@ -232,7 +225,7 @@ impl Arrangement {
         Arrangement {
             operator,
             layout,
-            groups: (0..KEY_GROUPS).map(|_| BTreeMap::new()).collect(),
+            groups: (0..KEY_GROUPS).map(|_| Rows::default()).collect(),
             history: VecDeque::new(),
             history_bytes: 0,
             trash: Vec::new(),
@@ -321,37 +314,29 @@ impl Arrangement {
         while start < changes.len() {
             let changed = key(&changes[start]);
             let end = start + changes[start..].iter().take_while(|change| key(change) == changed).count();
-            let before = rows.get(changed).cloned();
-            let mut after = before.clone();
-            // Retractions first: a unique key is free before its next row comes.
-            for retract in [true, false] {
-                let mut from = start;
-                while from < end {
-                    let row = value(&changes[from]);
-                    let to = from + changes[from..end].iter().take_while(|change| value(change) == row).count();
-                    let diff: i64 = changes[from..to].iter().map(|(_, _, diff)| diff).sum();
-                    if diff != 0 && (diff < 0) == retract {
-                        after = add(after, row, diff, self.layout.unique)?;
-                    }
-                    from = to;
-                }
-            }
-            if after != before {
-                match after {
-                    Some(after) => match rows.get_mut(changed) {
-                        Some(entry) => *entry = after,
-                        None => {
-                            rows.insert(changed.into(), after);
+            let unique = self.layout.unique;
+            let before = rows.update(changed, |before| {
+                let mut after = before.cloned();
+                // Retractions first: a unique key is free before its next row comes.
+                for retract in [true, false] {
+                    let mut from = start;
+                    while from < end {
+                        let row = value(&changes[from]);
+                        let to = from + changes[from..end].iter().take_while(|change| value(change) == row).count();
+                        let diff: i64 = changes[from..to].iter().map(|(_, _, diff)| diff).sum();
+                        if diff != 0 && (diff < 0) == retract {
+                            after = add(after, row, diff, unique)?;
                         }
-                    },
-                    None => {
-                        rows.remove(changed);
+                        from = to;
                     }
                 }
+                Ok::<_, Error>(after)
+            })?;
+            if let Some(before) = before {
                 let bytes = changed.len() + before.as_ref().map_or(0, |entry| entry.value.len()) + 64;
                 undo.bytes += bytes;
                 self.history_bytes += bytes;
-                undo.entries.push((group, changed.into(), before));
+                undo.entries.push((group, Key::from_slice(changed), before));
                 self.changed_rows += 1;
             }
             start = end;
@@ -439,7 +424,7 @@ impl Arrangement {
             });
             let entry = match undone {
                 Some(before) => before,
-                None => self.groups[group.index()].get(key.as_slice()),
+                None => self.groups[group.index()].get(key),
             };
             if let Some(entry) = entry {
                 found.push((key, entry));
@@ -474,9 +459,7 @@ impl Arrangement {
                 overlay.insert(key, before.as_ref());
             }
         }
-        let lower = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let mut present =
-            self.groups[group.index()].range::<[u8], _>((lower, Bound::Unbounded)).map(|(k, e)| (&**k, e)).peekable();
+        let mut present = self.groups[group.index()].behind(after).peekable();
         let mut overlay = overlay.into_iter().peekable();
         std::iter::from_fn(move || {
             loop {
@@ -506,8 +489,8 @@ fn add(entry: Option<Entry>, row: &[u8], diff: i64, unique: bool) -> Result<Opti
     match entry {
         None if diff < 0 => broken("a row is retracted that is not there"),
         None if unique && diff > 1 => broken("a unique key has several rows"),
-        None => Ok(Some(Entry { value: row.into(), count: diff })),
-        Some(entry) if *entry.value != *row => {
+        None => Ok(Some(Entry { value: Value::from_slice(row), count: diff })),
+        Some(entry) if entry.value.as_slice() != row => {
             broken(if diff < 0 { "a row is retracted that is not there" } else { "a unique key has several rows" })
         }
         Some(entry) => match entry.count + diff {
@@ -543,8 +526,8 @@ impl Operator for Arrangement {
         cx.backend.scan(self.operator, &[], &mut |key, value| {
             let Some(key) = split_value_key(SLOT_NAME, key) else { return Ok(()) };
             let (count, value) = value.split_first_chunk::<8>().ok_or_else(damaged)?;
-            let entry = Entry { value: value.into(), count: i64::from_le_bytes(*count) };
-            groups[KeyGroup::of(key).index()].insert(key.into(), entry);
+            let entry = Entry { value: Value::from_slice(value), count: i64::from_le_bytes(*count) };
+            groups[KeyGroup::of(key).index()].insert(key, entry);
             Ok(())
         })
     }

@@ -11,10 +11,13 @@
 mod aggregate_types;
 pub mod aggregates;
 pub(crate) mod arrangement;
+pub(crate) mod consolidate;
 mod dataflow;
 pub mod operators;
 pub mod plan;
 pub(crate) mod relation;
+mod row_errors;
+pub mod sink;
 pub mod source;
 
 pub(crate) use dataflow::{

@@ -1,10 +1,10 @@
 //! What a job runs, said without running it: a tree of operators from imports to one root.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{FieldRef, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::physical_expr::PhysicalExpr;
 
 use crate::types::RelationId;
@@ -18,6 +18,29 @@ pub struct JobPlan {
     pub key: Vec<usize>,
     /// True when the result only ever grows.
     pub append_only: bool,
+    /// What becomes of a row for which an expression fails.
+    pub on_error: OnError,
+}
+
+/// What becomes of a row for which an expression of a job fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// No expression can fail.
+    Never,
+    /// It goes to the job's errors relation, with its diff.
+    Keep,
+    /// The job fails.
+    Fail,
+}
+
+/// The columns of a job's errors relation: the operator's path, the error's code and message, and the
+/// operator's input row as JSON.
+pub fn row_errors_schema() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        let text = |name: &str| Field::new(name, DataType::Utf8, false);
+        Arc::new(Schema::new(vec![text("operator"), text("sqlstate"), text("error"), text("row")]))
+    });
+    Arc::clone(&SCHEMA)
 }
 
 impl JobPlan {

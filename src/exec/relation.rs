@@ -1,7 +1,7 @@
 //! What workers and the coordinator share about a relation.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use datafusion::error::DataFusionError;
@@ -45,9 +45,25 @@ pub(crate) struct RelationShared {
     sinces: Box<[AtomicU64]>,
     rows_in: AtomicU64,
     rows_out: AtomicU64,
-    fill: Mutex<Fill>,
-    failure: Mutex<Option<Error>>,
+    job: Arc<JobState>,
     holds: Mutex<BTreeMap<Time, usize>>,
+}
+
+/// What the relations of one job share.
+#[derive(Debug)]
+struct JobState {
+    fill: Mutex<Fill>,
+    halt: Mutex<Option<Halt>>,
+    halted: AtomicBool,
+}
+
+/// Why a job takes no more input.
+#[derive(Clone, Debug)]
+pub(crate) enum Halt {
+    /// It cannot go on.
+    Failed(Error),
+    /// Somebody asked for it.
+    Paused,
 }
 
 #[derive(Debug)]
@@ -76,10 +92,19 @@ impl RelationShared {
             sinces: places(Time::ZERO),
             rows_in: AtomicU64::new(0),
             rows_out: AtomicU64::new(0),
-            fill: Mutex::new(Fill { edges: edges * workers, feeds: feeds * workers, whole_from: as_of }),
-            failure: Mutex::new(None),
+            job: Arc::new(JobState {
+                fill: Mutex::new(Fill { edges: edges * workers, feeds: feeds * workers, whole_from: as_of }),
+                halt: Mutex::new(None),
+                halted: AtomicBool::new(false),
+            }),
             holds: Mutex::new(BTreeMap::new()),
         }
+    }
+
+    /// A second relation of the same job: whole when this one is, and stopped with it.
+    pub(crate) fn beside(&self, id: RelationId, name: String, as_of: Time) -> RelationShared {
+        let other = RelationShared::new(id, name, self.uppers.len(), 0, 0, as_of);
+        RelationShared { job: Arc::clone(&self.job), ..other }
     }
 
     /// Every time below is closed on all workers.
@@ -106,14 +131,14 @@ impl RelationShared {
 
     /// One edge on one worker has put in all that was there at `time`.
     pub(crate) fn edge_filled(&self, time: Time) {
-        let mut fill = lock(&self.fill);
+        let mut fill = lock(&self.job.fill);
         fill.edges = fill.edges.saturating_sub(1);
         fill.whole_from = fill.whole_from.max(time);
     }
 
     /// One feed on one worker has put in all that was given before `time`.
     pub(crate) fn feed_filled(&self, time: Time) {
-        let mut fill = lock(&self.fill);
+        let mut fill = lock(&self.job.fill);
         fill.feeds = fill.feeds.saturating_sub(1);
         fill.whole_from = fill.whole_from.max(time);
     }
@@ -121,26 +146,41 @@ impl RelationShared {
     /// The first time at which the history of the tables and views that it reads is in; `None` while
     /// it is not.
     pub(crate) fn history_from(&self) -> Option<Time> {
-        let fill = lock(&self.fill);
+        let fill = lock(&self.job.fill);
         (fill.edges == 0).then_some(fill.whole_from)
     }
 
     /// The first time at which the relation is whole; `None` while it is not.
     pub(crate) fn whole_from(&self) -> Option<Time> {
-        let fill = lock(&self.fill);
+        let fill = lock(&self.job.fill);
         (fill.edges == 0 && fill.feeds == 0).then_some(fill.whole_from)
     }
 
-    /// Why the relation's job failed, if it did.
-    pub(crate) fn failure(&self) -> Option<Error> {
-        lock(&self.failure).clone()
+    /// Why the relation's job takes no more input, if it does not.
+    pub(crate) fn halt(&self) -> Option<Halt> {
+        self.halted().then(|| lock(&self.job.halt).clone()).flatten()
+    }
+
+    /// True when the job failed or was paused.
+    pub(crate) fn halted(&self) -> bool {
+        self.job.halted.load(Ordering::Acquire)
     }
 
     /// The job fails; the first reason stays. True when this is the first.
     pub(crate) fn fail(&self, error: Error) -> bool {
-        let mut failure = lock(&self.failure);
-        let first = failure.is_none();
-        failure.get_or_insert(error);
+        self.stop(Halt::Failed(error))
+    }
+
+    /// The job is paused, unless it stopped already.
+    pub(crate) fn pause(&self) {
+        self.stop(Halt::Paused);
+    }
+
+    fn stop(&self, reason: Halt) -> bool {
+        let mut halt = lock(&self.job.halt);
+        let first = halt.is_none();
+        halt.get_or_insert(reason);
+        self.job.halted.store(true, Ordering::Release);
         first
     }
 

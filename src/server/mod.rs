@@ -1,18 +1,19 @@
 //! The wires: PostgreSQL's protocol and HTTP.
 //!
 //! ```text
-//! psql ── pgwire/ ─┐                 ┌─ text    values as PostgreSQL prints them
-//!                  ├─ engine::api ───┤
-//! curl ── http/ ───┘                 └─ errors  one door for errors
+//! psql ── pgwire/ ─┐
+//!                  ├─ engine::api ─── errors  one door for errors
+//! curl ── http/ ───┘
 //! ```
 //!
 //! Deliberately absent: plans, and anything that decides what a statement means.
 
 mod copy;
 mod errors;
+mod from_binary;
 mod http;
 mod listen;
+mod pg_types;
 mod pgwire;
-mod text;
 
 pub use listen::{BoundSockets, Listen, Server, ServerAddresses};

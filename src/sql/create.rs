@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use sqlparser::dialect::{Dialect, Precedence};
 use sqlparser::tokenizer::Token;
 
+use super::create_sink;
 use super::dialect::ClinkDialect;
 use super::errors;
 use super::parser::value_text;
@@ -23,6 +24,8 @@ pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKin
         view(reader, text).map(StatementKind::CreateView)
     } else if reader.eat(&["MATERIALIZED", "VIEW"]) {
         materialized_view(reader, text).map(StatementKind::CreateMaterializedView)
+    } else if reader.eat(&["SINK"]) {
+        create_sink::sink(reader, text).map(StatementKind::CreateSink)
     } else if reader.eat(&["SCHEMA"]) {
         let if_not_exists = reader.eat(&["IF", "NOT", "EXISTS"]);
         let name = reader.name()?;
@@ -36,7 +39,7 @@ pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKin
         }
         Ok(StatementKind::CreateSchema { name, if_not_exists })
     } else {
-        Err(reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW or SCHEMA"))
+        Err(reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW, SINK or SCHEMA"))
     }
 }
 
@@ -356,7 +359,7 @@ fn close(reader: &mut Reader<'_>, closed: &mut usize) -> Result<()> {
 }
 
 /// Reads `WITH (key = value, …)`.
-fn with_options(reader: &mut Reader<'_>) -> Result<BTreeMap<String, OptionValue>> {
+pub(super) fn with_options(reader: &mut Reader<'_>) -> Result<BTreeMap<String, OptionValue>> {
     reader.expect(&["WITH"])?;
     reader.expect_token(&Token::LParen)?;
     let mut options = BTreeMap::new();
@@ -398,6 +401,17 @@ fn option_key(reader: &mut Reader<'_>) -> Result<String> {
         }
         key.push('.');
     }
+}
+
+/// Reads `AS query` and gives the query's own text too.
+pub(super) fn query_of(reader: &mut Reader<'_>, text: &str) -> Result<(Box<sqlparser::ast::Query>, String)> {
+    reader.expect(&["AS"])?;
+    let start = reader.here();
+    let query = reader.query()?;
+    query_checks::check(query.as_ref())?;
+    let length = reader.here().saturating_sub(start);
+    let query_text: String = text.chars().skip(start.saturating_sub(1)).take(length).collect();
+    Ok((query, query_text.trim_end().to_owned()))
 }
 
 /// Reads `AS query` to the statement's end and gives the query's own text too.

@@ -22,7 +22,7 @@ use datafusion::logical_expr::{
 };
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::physical_expr::expressions::{CastExpr, Column};
-use datafusion::physical_expr::{PhysicalExpr, create_physical_expr};
+use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr, create_physical_expr};
 
 use super::aggregates;
 use super::arithmetic::is_checked;
@@ -32,7 +32,7 @@ use super::prune::prune;
 use super::view_checks::{
     GROUPING_HINT, JOIN_HINT, LIMIT_HINT, SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT, WINDOW_HINT, refuse,
 };
-use crate::exec::plan::{AggregateCall, JobPlan, OperatorSpec, PlanNode};
+use crate::exec::plan::{AggregateCall, JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::types::{Error, Result};
 
 /// Lowers the plan of a view whose columns are called `names`.
@@ -45,9 +45,26 @@ pub(crate) fn lower(
     let mut lowering = Lowering { state, resolver, nodes: Vec::new(), notices: Vec::new() };
     let root = lowering.node(plan, "root")?;
     let root = lowering.named_root(root, &names)?;
-    let plan =
-        JobPlan { nodes: prune(lowering.nodes)?, key: root.key.unwrap_or_default(), append_only: root.append_only };
+    let on_error = if lowering.nodes.iter().any(computes) { OnError::Keep } else { OnError::Never };
+    let (key, append_only) = (root.key.unwrap_or_default(), root.append_only);
+    let plan = JobPlan { nodes: prune(lowering.nodes)?, key, append_only, on_error };
     Ok(PlannedView { plan, notices: lowering.notices })
+}
+
+/// True when an operator evaluates what may fail for a row: a function or a cast.
+fn computes(node: &PlanNode) -> bool {
+    let fallible = |expression: &Arc<dyn PhysicalExpr>| {
+        expression
+            .exists(|inner| {
+                Ok(inner.downcast_ref::<ScalarFunctionExpr>().is_some() || inner.downcast_ref::<CastExpr>().is_some())
+            })
+            .unwrap_or(true)
+    };
+    match &node.operator {
+        OperatorSpec::Project { expressions } => expressions.iter().any(fallible),
+        OperatorSpec::Filter { predicate } => fallible(predicate),
+        _ => false,
+    }
 }
 
 /// True when an expression holds a query.

@@ -16,6 +16,7 @@ mod cast_text;
 mod casts;
 mod catalog_queries;
 mod create;
+mod create_sink;
 mod dialect;
 mod errors;
 mod explain;
@@ -45,6 +46,7 @@ mod parser_tests;
 mod planner_tests;
 
 pub use casts::{cast, cast_array};
+pub use create_sink::{assigned, query, show_create as show_create_sink};
 pub use errors::{from_datafusion, to_datafusion};
 pub use explain::explain_job;
 pub use names::{quoted as quoted_name, shown_name};
@@ -57,10 +59,12 @@ pub use planner::{
     DEFAULT_SCHEMA, PlannedView, RelationInfo, Resolver, configure, plan_expression, plan_plain_view, plan_predicate,
     plan_query, plan_view, session_config, view_columns,
 };
+pub(crate) use reader::object_name;
 pub(crate) use session_statements::table_query;
 pub use statement::{
-    ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateMaterializedView, CreateTable,
-    CreateView, CursorStatement, Describe, Discard, Drop, Explain, Fetch, Name, ObjectKind, OptionValue,
-    PreparedStatement, SetVariable, Show, Statement, StatementKind, Transaction, TransactionModes,
+    ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateMaterializedView, CreateSink,
+    CreateTable, CreateView, CursorStatement, Describe, Discard, Drop, Explain, Fetch, JobAction, JobCommand, Name,
+    ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement, StatementKind, Transaction,
+    TransactionModes,
 };
 pub use types::sql_name;

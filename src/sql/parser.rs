@@ -4,12 +4,15 @@ use sqlparser::ast;
 use sqlparser::tokenizer::Token;
 
 use super::create;
+use super::create_sink;
 use super::errors;
 use super::query_checks;
 use super::reader::{Reader, object_name};
 use super::refusals;
 use super::session_statements;
-use super::statement::{Describe, Drop, Explain, ObjectKind, SetVariable, Show, Statement, StatementKind, Transaction};
+use super::statement::{
+    Describe, Drop, Explain, JobAction, ObjectKind, SetVariable, Show, Statement, StatementKind, Transaction,
+};
 use super::tokens::{self, Piece, position};
 use crate::types::{Error, Result, SqlState};
 
@@ -73,6 +76,7 @@ pub(crate) fn parse_expression(text: &str) -> Result<ast::Expr> {
 const VERBS: &[&str] = &[
     "ALTER",
     "BEGIN",
+    "CANCEL",
     "CLOSE",
     "COMMIT",
     "COPY",
@@ -88,8 +92,10 @@ const VERBS: &[&str] = &[
     "FETCH",
     "FLUSH",
     "INSERT",
+    "PAUSE",
     "PREPARE",
     "RESET",
+    "RESUME",
     "ROLLBACK",
     "SELECT",
     "SET",
@@ -133,6 +139,9 @@ pub(crate) fn statement(reader: &mut Reader<'_>, text: &str) -> Result<Statement
             let (name, position) = setting(reader)?;
             Ok(StatementKind::Set(SetVariable { name, value: None, position, local: false }))
         }
+        "PAUSE" => create_sink::job(reader, JobAction::Pause),
+        "RESUME" => create_sink::job(reader, JobAction::Resume),
+        "CANCEL" => create_sink::job(reader, JobAction::Cancel),
         "FLUSH" | "WAIT" => {
             reader.parser.advance_token();
             Ok(StatementKind::Flush)
@@ -205,7 +214,6 @@ fn drop(reader: &mut Reader<'_>) -> Result<StatementKind> {
             if matches!(
                 word.as_str(),
                 "SOURCE"
-                    | "SINK"
                     | "INDEX"
                     | "FUNCTION"
                     | "PROCEDURE"
@@ -226,10 +234,10 @@ fn drop(reader: &mut Reader<'_>) -> Result<StatementKind> {
             ) =>
         {
             Error::unsupported(format!("DROP {word} is not supported"))
-                .hint("Write DROP TABLE, DROP VIEW, DROP MATERIALIZED VIEW or DROP SCHEMA.")
+                .hint("Write DROP TABLE, DROP VIEW, DROP MATERIALIZED VIEW, DROP SINK or DROP SCHEMA.")
                 .position(at)
         }
-        _ => reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW or SCHEMA"),
+        _ => reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW, SINK or SCHEMA"),
     })?;
     let if_exists = reader.eat(&["IF", "EXISTS"]);
     let mut names = vec![reader.name()?];
@@ -251,6 +259,8 @@ fn object_kind(reader: &mut Reader<'_>) -> Option<ObjectKind> {
         Some(ObjectKind::View)
     } else if reader.eat(&["MATERIALIZED", "VIEW"]) {
         Some(ObjectKind::MaterializedView)
+    } else if reader.eat(&["SINK"]) {
+        Some(ObjectKind::Sink)
     } else if reader.eat(&["SCHEMA"]) {
         Some(ObjectKind::Schema)
     } else {
@@ -296,12 +306,14 @@ fn show(reader: &mut Reader<'_>) -> Result<StatementKind> {
         Show::MaterializedViews
     } else if reader.eat(&["VIEWS"]) {
         Show::Views
+    } else if reader.eat(&["SINKS"]) {
+        Show::Sinks
     } else if reader.eat(&["JOBS"]) {
         Show::Jobs
     } else if reader.eat(&["CREATE"]) {
         match object_kind(reader) {
             Some(kind) if kind != ObjectKind::Schema => Show::Create(kind, reader.name()?),
-            _ => return Err(reader.unexpected("TABLE, VIEW or MATERIALIZED VIEW and a name")),
+            _ => return Err(reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW or SINK and a name")),
         }
     } else if reader.eat(&["TIME", "ZONE"]) {
         Show::Variable("timezone".into())

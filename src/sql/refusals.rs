@@ -9,7 +9,6 @@ use crate::types::{Error, Result};
 /// match comes first.
 const STATEMENTS: &[(&[&str], &str, &str)] = &[
     (&["CREATE", "SOURCE"], "CREATE SOURCE", "Write CREATE TABLE t (…) WITH (connector = …)."),
-    (&["CREATE", "SINK"], "CREATE SINK", "Make a materialized view and read it with SELECT or over HTTP."),
     (
         &["CREATE", "STREAM"],
         "CREATE STREAM",
@@ -55,9 +54,6 @@ const STATEMENTS: &[(&[&str], &str, &str)] = &[
     (&["SAVEPOINT"], "savepoints", "Leave it out: a block is committed or rolled back as a whole."),
     (&["RELEASE"], "savepoints", "Leave it out: a block is committed or rolled back as a whole."),
     (&["ALTER"], "ALTER", "Drop the object and create it anew."),
-    (&["PAUSE"], "PAUSE JOB", "Drop the view and create it anew later."),
-    (&["RESUME"], "RESUME JOB", "Drop the view and create it anew."),
-    (&["CANCEL"], "CANCEL JOB", "Write DROP MATERIALIZED VIEW v."),
     (&["STOP"], "STOP JOB", "Write DROP MATERIALIZED VIEW v."),
     (&["GRANT"], "GRANT", "Leave it out: every user may do everything."),
     (&["REVOKE"], "REVOKE", "Leave it out: every user may do everything."),
@@ -79,13 +75,11 @@ const STATEMENTS: &[(&[&str], &str, &str)] = &[
     (&["USE"], "USE", "There is one database; write schema.name."),
     (&["EXPLAIN", "ANALYZE"], "EXPLAIN ANALYZE", "Write EXPLAIN without ANALYZE."),
     (&["SHOW", "SOURCES"], "SHOW SOURCES", "Write SHOW TABLES: sources are tables with a connector."),
-    (&["SHOW", "SINKS"], "SHOW SINKS", "Write SHOW JOBS."),
     (&["SHOW", "WATERMARKS"], "SHOW WATERMARKS", "Write SHOW JOBS."),
     (&["SHOW", "COLUMNS"], "SHOW COLUMNS", "Write DESCRIBE t."),
     (&["SHOW", "DATABASES"], "SHOW DATABASES", "There is one database, clink."),
     (&["SHOW", "FUNCTIONS"], "SHOW FUNCTIONS", "See the list of functions in the documentation."),
     (&["SHOW", "CREATE", "SOURCE"], "SHOW CREATE SOURCE", "Write SHOW CREATE TABLE t."),
-    (&["SHOW", "CREATE", "SINK"], "SHOW CREATE SINK", "Write SHOW CREATE TABLE t."),
     (&["SET", "ROLE"], "SET ROLE", "Leave it out: every user may do everything."),
     (&["SET", "CONSTRAINTS"], "SET CONSTRAINTS", "Leave it out: constraints are checked at once."),
 ];

@@ -1,14 +1,7 @@
 //! `SHOW CREATE`: a statement in its documented form, that makes the same object when run again.
 
 use super::names::quoted;
-use super::statement::{ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, Name};
-
-fn name(name: &Name) -> String {
-    match &name.schema {
-        Some(schema) => format!("{}.{}", quoted(schema), quoted(&name.name)),
-        None => quoted(&name.name),
-    }
-}
+use super::statement::{ColumnDefinition, CreateMaterializedView, CreateTable, CreateView};
 
 fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
@@ -26,7 +19,7 @@ pub fn table(table: &CreateTable) -> String {
             .collect();
         parts.push(format!("PRIMARY KEY ({})", names.join(", ")));
     }
-    let mut text = format!("CREATE TABLE {} (", name(&table.name));
+    let mut text = format!("CREATE TABLE {} (", table.name.to_sql());
     if !parts.is_empty() {
         text.push_str(&format!("\n    {}\n", parts.join(",\n    ")));
     }
@@ -70,12 +63,12 @@ fn columns(columns: &[String]) -> String {
 
 /// The text of `CREATE VIEW`.
 pub fn view(view: &CreateView) -> String {
-    format!("CREATE VIEW {}{} AS\n{}", name(&view.name), columns(&view.columns), view.query_text)
+    format!("CREATE VIEW {}{} AS\n{}", view.name.to_sql(), columns(&view.columns), view.query_text)
 }
 
 /// The text of `CREATE MATERIALIZED VIEW`. How it was filled is no part of what it is.
 pub fn materialized_view(view: &CreateMaterializedView) -> String {
-    format!("CREATE MATERIALIZED VIEW {}{} AS\n{}", name(&view.name), columns(&view.columns), view.query_text)
+    format!("CREATE MATERIALIZED VIEW {}{} AS\n{}", view.name.to_sql(), columns(&view.columns), view.query_text)
 }
 
 #[cfg(test)]

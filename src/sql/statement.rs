@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use arrow::datatypes::DataType;
 use sqlparser::ast;
 
+use super::names::quoted;
+
 pub use crate::connectors::OptionValue;
 
 /// One parsed statement and the text it came from.
@@ -16,6 +18,31 @@ pub struct Statement {
     pub offset: usize,
     /// What it says.
     pub kind: StatementKind,
+}
+
+impl Statement {
+    /// True when it answers with the rows of a query.
+    pub fn is_query(&self) -> bool {
+        matches!(self.kind, StatementKind::Query(_))
+    }
+
+    /// The materialized view that it makes, as SQL names it.
+    pub fn created_view(&self) -> Option<String> {
+        match &self.kind {
+            StatementKind::CreateMaterializedView(view) => Some(view.name.to_sql()),
+            _ => None,
+        }
+    }
+}
+
+impl Name {
+    /// As a statement writes it.
+    pub fn to_sql(&self) -> String {
+        match &self.schema {
+            Some(schema) => format!("{}.{}", quoted(schema), quoted(&self.name)),
+            None => quoted(&self.name),
+        }
+    }
 }
 
 /// The name of an object, folded to lower case unless quoted.
@@ -38,6 +65,8 @@ pub enum ObjectKind {
     View,
     /// A materialized view.
     MaterializedView,
+    /// A standing query whose rows leave.
+    Sink,
     /// A schema.
     Schema,
 }
@@ -51,6 +80,8 @@ pub enum StatementKind {
     CreateView(CreateView),
     /// `CREATE MATERIALIZED VIEW`.
     CreateMaterializedView(CreateMaterializedView),
+    /// `CREATE SINK`.
+    CreateSink(CreateSink),
     /// `CREATE SCHEMA`.
     CreateSchema {
         /// The schema.
@@ -78,6 +109,8 @@ pub enum StatementKind {
     Describe(Describe),
     /// `SET`, `RESET`.
     Set(SetVariable),
+    /// `PAUSE|RESUME|CANCEL JOB`.
+    Job(JobCommand),
     /// `FLUSH`, `WAIT`.
     Flush,
     /// `BEGIN`, `COMMIT`, `ROLLBACK`, `SET TRANSACTION`.
@@ -159,6 +192,45 @@ pub struct CreateMaterializedView {
     pub query_text: String,
 }
 
+/// `CREATE SINK`.
+#[derive(Clone, Debug)]
+pub struct CreateSink {
+    /// The sink.
+    pub name: Name,
+    /// Say nothing when it is there already.
+    pub if_not_exists: bool,
+    /// The table that its rows go into; else the options say where.
+    pub into: Option<Name>,
+    /// The relation whose rows go out whole, when the statement names one in place of a query.
+    pub from: Option<Name>,
+    /// The `WITH` options; empty with a target table.
+    pub options: BTreeMap<String, OptionValue>,
+    /// The query.
+    pub query: Box<ast::Query>,
+    /// The query as the user wrote it.
+    pub query_text: String,
+}
+
+/// What is done to a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobAction {
+    /// It takes no more input.
+    Pause,
+    /// It starts again.
+    Resume,
+    /// It ends and is forgotten.
+    Cancel,
+}
+
+/// `PAUSE|RESUME|CANCEL JOB`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobCommand {
+    /// What is done.
+    pub action: JobAction,
+    /// The view or sink that the job keeps.
+    pub name: Name,
+}
+
 /// `DROP`.
 #[derive(Clone, Debug)]
 pub struct Drop {
@@ -190,9 +262,11 @@ pub enum Show {
     Views,
     /// `SHOW MATERIALIZED VIEWS`.
     MaterializedViews,
+    /// `SHOW SINKS`.
+    Sinks,
     /// `SHOW JOBS`.
     Jobs,
-    /// `SHOW CREATE TABLE|VIEW|MATERIALIZED VIEW`.
+    /// `SHOW CREATE TABLE|VIEW|MATERIALIZED VIEW|SINK`.
     Create(ObjectKind, Name),
     /// A setting by name, lower case; `all` for all of them.
     Variable(String),

@@ -1,7 +1,7 @@
 //! Batches of changes.
 
-use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch};
-use arrow::compute::{concat, concat_batches};
+use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, UInt32Array};
+use arrow::compute::{concat, concat_batches, take_record_batch};
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 
@@ -87,6 +87,32 @@ impl Chunk {
     pub fn with_batch(&self, batch: RecordBatch) -> Chunk {
         assert_eq!(batch.num_rows(), self.rows(), "a row stays a row");
         Chunk { batch, diffs: self.diffs.clone() }
+    }
+
+    /// Some neighbouring rows, at least one.
+    ///
+    /// # Panics
+    /// When there are not that many.
+    #[must_use]
+    pub fn slice(&self, start: usize, rows: usize) -> Chunk {
+        assert!(rows > 0, "a chunk is never empty");
+        Chunk { batch: self.batch.slice(start, rows), diffs: self.diffs.as_ref().map(|diffs| diffs.slice(start, rows)) }
+    }
+
+    /// The inserted rows, each as often as it is inserted.
+    ///
+    /// # Errors
+    /// When a column outgrows its offsets.
+    pub fn inserted_rows(&self) -> Result<RecordBatch, ArrowError> {
+        let Some(diffs) = &self.diffs else { return Ok(self.batch.clone()) };
+        let picks = UInt32Array::from_iter_values(
+            diffs
+                .values()
+                .iter()
+                .enumerate()
+                .flat_map(|(row, diff)| std::iter::repeat_n(row as u32, usize::try_from(*diff).unwrap_or(0))),
+        );
+        take_record_batch(&self.batch, &picks)
     }
 
     /// All changes of some chunks of one schema as one batch with its diffs.

@@ -192,6 +192,13 @@ impl Error {
         self
     }
 
+    /// Takes the position away: it is one in another text.
+    #[must_use]
+    pub fn without_position(mut self) -> Error {
+        self.fields.position = None;
+        self
+    }
+
     /// Adds a position only when the error has none.
     #[must_use]
     pub fn position_or(mut self, position: Option<usize>) -> Error {

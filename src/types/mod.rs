@@ -3,6 +3,7 @@
 mod chunk;
 mod error;
 mod ids;
+pub mod text;
 mod time;
 mod time_zone;
 mod type_oid;

@@ -2,8 +2,10 @@
 
 mod options;
 mod reader;
+mod sink;
 mod source;
 
+pub(crate) use sink::FileSink;
 pub(crate) use source::FileSource;
 
 #[cfg(test)]

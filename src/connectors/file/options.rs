@@ -83,7 +83,7 @@ fn parse_unit(value: &OptionValue) -> Result<TimestampUnit> {
     }
 }
 
-fn parse_delimiter(value: &OptionValue) -> Result<u8> {
+pub(super) fn parse_delimiter(value: &OptionValue) -> Result<u8> {
     match value.text.as_bytes() {
         // `E'\t'` and the two characters `\t` both mean a tab.
         b"\\t" => Ok(b'\t'),
@@ -92,7 +92,7 @@ fn parse_delimiter(value: &OptionValue) -> Result<u8> {
     }
 }
 
-fn parse_null(value: &OptionValue, delimiter: u8) -> Result<String> {
+pub(super) fn parse_null(value: &OptionValue, delimiter: u8) -> Result<String> {
     let fits = value.text.bytes().all(|b| b != delimiter && !matches!(b, b'"' | b'\n' | b'\r'));
     if fits {
         Ok(value.text.clone())

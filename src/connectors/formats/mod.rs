@@ -7,6 +7,7 @@ pub(crate) mod datetime;
 pub(crate) mod decimal;
 pub(crate) mod json;
 pub(crate) mod values;
+pub(crate) mod write;
 
 pub(crate) use columns::{Columns, RowError};
 

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use crate::catalog::{Catalog, Definition, ObjectKind, Table};
+use crate::catalog::{Catalog, Definition, Table};
 use crate::engine::api::{Answer, Tag};
 use crate::engine::coordinator::TableWrite;
 use crate::engine::database::{Engine, RowTables, Writer};
 use crate::engine::ddl::no_object;
 use crate::engine::interrupt::Interrupt;
 use crate::engine::session::Session;
+use crate::engine::sink_ddl;
 use crate::engine::turns::Turn;
 use crate::sql::{self, Name, StatementKind};
 use crate::state::equal_floats;
@@ -25,9 +26,17 @@ use super::{change, insert};
 ///
 /// # Errors
 /// Those of its parts; nothing was written then, unless the error says that this is unknown.
-pub(crate) async fn execute(session: &mut Session, kind: &StatementKind, interrupt: &Interrupt) -> Result<Answer> {
+pub(crate) async fn execute(
+    session: &mut Session,
+    kind: &StatementKind,
+    text: &str,
+    interrupt: &Interrupt,
+) -> Result<Answer> {
     match kind {
-        StatementKind::Insert(insert) => insert::insert(session, insert, interrupt).await,
+        StatementKind::Insert(insert) => match sink_ddl::insert(session, insert, text, interrupt).await? {
+            Some(started) => Ok(started),
+            None => insert::insert(session, insert, interrupt).await,
+        },
         StatementKind::Update(update) => match update.as_ref() {
             ast::Statement::Update(update) => change::update(session, update, interrupt).await,
             _ => Err(Error::internal("an UPDATE of another kind")),
@@ -45,6 +54,8 @@ pub(crate) async fn execute(session: &mut Session, kind: &StatementKind, interru
 pub(crate) async fn describe(session: &Session, kind: &StatementKind) -> Result<Option<SchemaRef>> {
     let catalog = session.engine().catalog();
     let (target, alias, returning) = match kind {
+        // It may be a standing one, into a table that is not written by DML.
+        StatementKind::Insert(insert) if insert.returning.is_none() => return Ok(None),
         StatementKind::Insert(insert) => {
             let alias = insert.table_alias.as_ref().map(|alias| folded(&alias.alias));
             (insert::target(session.engine(), &catalog, insert)?, alias, &insert.returning)
@@ -93,14 +104,6 @@ pub(crate) fn target(engine: &Engine, catalog: &Catalog, name: &Name, verb: &str
     match &object.definition {
         Definition::Table(table) => {
             if table.connector.is_some() {
-                if matches!(verb, "INSERT" | "COPY") {
-                    return Err(Error::unsupported(format!(
-                        "{verb} into table \"{}\" with a connector is not supported yet",
-                        name.name
-                    ))
-                    .hint("Insert into a table without a connector.")
-                    .position(name.position));
-                }
                 return refused(
                     format!("{verb} of table \"{}\" is not possible: its rows are outside", name.name),
                     "Change the rows where the connector reads them, or copy them into a table without a connector: INSERT INTO t SELECT ...",
@@ -120,13 +123,10 @@ pub(crate) fn target(engine: &Engine, catalog: &Catalog, name: &Name, verb: &str
             })
         }
         Definition::Broken(reason) => Err(crate::engine::relations::broken(object, reason)),
-        Definition::View(_) | Definition::MaterializedView(_) => {
-            let kind = if object.kind == ObjectKind::View { "view" } else { "materialized view" };
-            refused(
-                format!("cannot change {kind} \"{}\"", name.name),
-                "Change the tables that it reads; the view follows.",
-            )
-        }
+        Definition::View(_) | Definition::MaterializedView(_) | Definition::Sink(_) => refused(
+            format!("cannot change {} \"{}\"", object.kind.name(), name.name),
+            "Change the tables that it reads; the view follows.",
+        ),
     }
 }
 

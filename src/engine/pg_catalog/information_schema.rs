@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 use datafusion::catalog::TableProvider;
 
-use super::relations::{column_type, declared_key, default_text, key_name, length_max, query_text, schema};
+use super::relations::{column_type, declared_key, default_text, key_name, length_max, query_text, schema, shown};
 use super::rows::{Values, table as rows_table};
 use crate::catalog::{Catalog, Object, ObjectKind};
 use crate::engine::relations::DATABASE;
@@ -49,7 +49,7 @@ const EMPTY: &[(&str, &[&str])] = &[
 ];
 
 fn all(catalog: &Catalog) -> Vec<&Arc<Object>> {
-    catalog.objects().collect()
+    shown(catalog).collect()
 }
 
 fn tables(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
@@ -67,7 +67,7 @@ fn tables(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
                             ObjectKind::Table if object.is_external() => "FOREIGN",
                             ObjectKind::Table => "BASE TABLE",
                             ObjectKind::View => "VIEW",
-                            ObjectKind::MaterializedView => "MATERIALIZED VIEW",
+                            ObjectKind::MaterializedView | ObjectKind::Sink => "MATERIALIZED VIEW",
                         }
                         .into(),
                     )
@@ -159,7 +159,7 @@ fn type_name(row: &ColumnRow) -> &'static str {
 
 fn columns(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
     let mut rows = Vec::new();
-    for object in catalog.objects() {
+    for object in shown(catalog) {
         for (index, field) in schema(object).fields().iter().enumerate() {
             rows.push(ColumnRow {
                 object: Arc::clone(object),
@@ -225,7 +225,7 @@ fn schemata(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
 }
 
 fn views(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
-    let rows: Vec<&Arc<Object>> = catalog.objects().filter(|object| object.kind == ObjectKind::View).collect();
+    let rows: Vec<&Arc<Object>> = shown(catalog).filter(|object| object.kind == ObjectKind::View).collect();
     rows_table(
         &rows,
         &[
@@ -241,7 +241,7 @@ fn views(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
 }
 
 fn constraints(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
-    let rows: Vec<&Arc<Object>> = catalog.objects().filter(|object| !declared_key(object).is_empty()).collect();
+    let rows: Vec<&Arc<Object>> = shown(catalog).filter(|object| !declared_key(object).is_empty()).collect();
     rows_table(
         &rows,
         &[
@@ -261,7 +261,7 @@ fn constraints(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
 
 fn key_columns(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
     let mut rows = Vec::new();
-    for object in catalog.objects() {
+    for object in shown(catalog) {
         let schema = schema(object);
         for (at, column) in declared_key(object).iter().enumerate() {
             if let Some(field) = schema.fields().get(*column) {

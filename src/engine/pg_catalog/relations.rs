@@ -29,6 +29,11 @@ pub(super) fn table(catalog: &Catalog, name: &str) -> Result<Option<Arc<dyn Tabl
     }))
 }
 
+/// What can be read: sinks cannot.
+pub(super) fn shown(catalog: &Catalog) -> impl Iterator<Item = &Arc<Object>> {
+    catalog.objects().filter(|object| object.kind != ObjectKind::Sink)
+}
+
 /// `pg_class.relkind`.
 pub(super) fn kind_of(object: &Object) -> &'static str {
     match object.kind {
@@ -36,6 +41,8 @@ pub(super) fn kind_of(object: &Object) -> &'static str {
         ObjectKind::Table => "r",
         ObjectKind::View => "v",
         ObjectKind::MaterializedView => "m",
+        // A sink is no relation; it is left out before.
+        ObjectKind::Sink => "r",
     }
 }
 
@@ -96,7 +103,7 @@ fn small(count: usize) -> i16 {
 
 fn classes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
     let mut rows = Vec::new();
-    for object in catalog.objects() {
+    for object in shown(catalog) {
         let (oid, namespace) = (relation_oid(object.id), schema_oid(&object.schema));
         let key = declared_key(object);
         rows.push(Class {
@@ -173,7 +180,7 @@ struct Attribute {
 
 fn attributes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
     let mut rows = Vec::new();
-    for object in catalog.objects() {
+    for object in shown(catalog) {
         let schema = schema(object);
         let key = declared_key(object);
         let attribute = |relation: i32, number: usize, column: usize| {
@@ -231,7 +238,7 @@ fn attributes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
 
 fn defaults(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
     let mut rows = Vec::new();
-    for object in catalog.objects() {
+    for object in shown(catalog) {
         for column in 0..schema(object).fields().len() {
             if let Some(text) = default_text(object, column) {
                 rows.push((relation_oid(object.id), small(column + 1), text));
@@ -275,7 +282,7 @@ fn array(key: &[usize]) -> String {
 }
 
 fn keyed(catalog: &Catalog) -> Vec<&Arc<Object>> {
-    catalog.objects().filter(|object| !declared_key(object).is_empty()).collect()
+    shown(catalog).filter(|object| !declared_key(object).is_empty()).collect()
 }
 
 fn indexes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
@@ -337,7 +344,7 @@ fn constraints(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
 }
 
 fn tables(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
-    let rows: Vec<&Arc<Object>> = catalog.objects().filter(|object| object.kind == ObjectKind::Table).collect();
+    let rows: Vec<&Arc<Object>> = shown(catalog).filter(|object| object.kind == ObjectKind::Table).collect();
     rows_table(
         &rows,
         &[
@@ -363,7 +370,7 @@ pub(super) fn query_text(object: &Object) -> String {
 }
 
 fn views(catalog: &Catalog, kind: ObjectKind) -> Result<Arc<dyn TableProvider>> {
-    let rows: Vec<&Arc<Object>> = catalog.objects().filter(|object| object.kind == kind).collect();
+    let rows: Vec<&Arc<Object>> = shown(catalog).filter(|object| object.kind == kind).collect();
     let name: (&str, &str) =
         if kind == ObjectKind::View { ("viewname", "viewowner") } else { ("matviewname", "matviewowner") };
     rows_table(

@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{
-    ArrayRef, BooleanArray, Float32Array, Int16Array, Int32Array, Int64Array, RecordBatch, StringArray,
-};
+use arrow::array::{ArrayRef, BooleanArray, Float32Array, Int16Array, Int32Array, RecordBatch, StringArray};
 use arrow::datatypes::{Field, Schema};
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
@@ -17,7 +15,6 @@ pub(super) enum Values<T> {
     Boolean(fn(&T) -> bool),
     Small(fn(&T) -> i16),
     Int(fn(&T) -> Option<i32>),
-    Long(fn(&T) -> Option<i64>),
     Real(fn(&T) -> f32),
 }
 
@@ -34,7 +31,6 @@ pub(super) fn table<T>(rows: &[T], columns: &[(&str, Values<T>)]) -> Result<Arc<
             Values::Boolean(of) => Arc::new(rows.iter().map(|row| Some(of(row))).collect::<BooleanArray>()),
             Values::Small(of) => Arc::new(rows.iter().map(|row| Some(of(row))).collect::<Int16Array>()),
             Values::Int(of) => Arc::new(rows.iter().map(of).collect::<Int32Array>()),
-            Values::Long(of) => Arc::new(rows.iter().map(of).collect::<Int64Array>()),
             Values::Real(of) => Arc::new(rows.iter().map(|row| Some(of(row))).collect::<Float32Array>()),
         };
         fields.push(Field::new(*name, array.data_type().clone(), true));

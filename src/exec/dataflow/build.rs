@@ -10,19 +10,25 @@ use datafusion::physical_expr::expressions::Column;
 use timely::dataflow::Scope;
 use timely::dataflow::operators::Concatenate;
 
-use super::driver::{JobContext, Packets, Stateful, arrange, drive, transform};
+use super::deliver::deliver;
+use super::driver::{JobContext, Packets, Stateful, arrange, drive, transform, transform_two};
 use super::exchange::Route;
 use super::imports::{EdgeQueue, FeedId, FeedQueue, Local, edge, feed};
 use super::job::{ImportKind, JobSpec};
 use crate::exec::arrangement::{Arrangement, Layout};
 use crate::exec::operators::{Aggregate, filter, project};
-use crate::exec::plan::OperatorSpec;
+use crate::exec::plan::{OnError, OperatorSpec, row_errors_schema};
+use crate::exec::row_errors::divide;
+use crate::exec::sink::JobOutput;
 use crate::state::{MemoryBackend, StateBackend};
-use crate::types::{Chunk, KeyGroup, OperatorId, RelationId};
+use crate::types::{Chunk, OperatorId, RelationId, Result};
 
 /// What a built dataflow leaves with its worker.
 pub(super) struct Built {
-    pub(super) local: Rc<RefCell<Local>>,
+    /// The kept result; `None` when it leaves through a sink.
+    pub(super) local: Option<Rc<RefCell<Local>>>,
+    /// The kept rows for which an expression failed.
+    pub(super) errors: Option<Rc<RefCell<Local>>>,
     pub(super) feeds: Vec<(FeedId, Rc<RefCell<FeedQueue>>)>,
     pub(super) edges: Vec<Rc<RefCell<EdgeQueue>>>,
 }
@@ -43,6 +49,7 @@ pub(super) fn build<'scope>(
     let mut feeds = Vec::new();
     let mut edges = Vec::new();
     let mut streams: Vec<Option<Spread<'scope>>> = Vec::new();
+    let mut errors: Vec<Packets<'scope>> = Vec::new();
     let plan = &spec.plan;
     for node in &plan.nodes {
         let mut inputs: Vec<Spread<'scope>> = node
@@ -87,15 +94,15 @@ pub(super) fn build<'scope>(
                 let input = inputs.remove(0);
                 let by = input.by.and_then(|by| projected(&by, expressions));
                 let (expressions, schema) = (expressions.clone(), Arc::clone(&node.schema));
-                let stream = transform(input.stream, "project", job, move |chunk| {
-                    project(&expressions, &schema, &chunk).map(Some)
-                });
+                let apply = move |chunk: &Chunk| project(&expressions, &schema, chunk).map(Some);
+                let stream = by_row(spec, &node.path, input.stream, "project", job, &mut errors, apply);
                 Spread { stream, by }
             }
             OperatorSpec::Filter { predicate } => {
                 let input = inputs.remove(0);
                 let predicate = Arc::clone(predicate);
-                let stream = transform(input.stream, "filter", job, move |chunk| filter(&*predicate, &chunk));
+                let apply = move |chunk: &Chunk| filter(&*predicate, chunk);
+                let stream = by_row(spec, &node.path, input.stream, "filter", job, &mut errors, apply);
                 Spread { stream, by: input.by }
             }
             OperatorSpec::Union => {
@@ -121,7 +128,7 @@ pub(super) fn build<'scope>(
                     Arc::clone(&node.schema),
                     keys.clone(),
                     aggregates.clone(),
-                    KeyGroup::of(&[]).worker(job.peers) == job.worker,
+                    Route::one_worker(job.peers) == job.worker,
                     false,
                 )
                 .expect("the job was checked");
@@ -139,6 +146,10 @@ pub(super) fn build<'scope>(
     }
     let root = streams.pop().flatten().expect("a plan has a root");
     let schema = plan.schema();
+    if let JobOutput::Sink(queue) = &spec.output {
+        deliver(root.stream, Route::to_one(schema), queue, job);
+        return Built { local: None, errors: keep_errors(scope, spec, errors, job), feeds, edges };
+    }
     let layout = Layout::new(Arc::clone(schema), &plan.key).expect("the job was checked");
     let route = if plan.key.is_empty() {
         Route::by_rows(schema)
@@ -154,7 +165,47 @@ pub(super) fn build<'scope>(
         followers: Vec::new(),
     }));
     arrange(root.stream, route, &local, backend(), job);
-    Built { local, feeds, edges }
+    Built { local: Some(local), errors: keep_errors(scope, spec, errors, job), feeds, edges }
+}
+
+/// Runs a stateless operator whose expressions may fail for some rows.
+fn by_row<'scope>(
+    spec: &JobSpec,
+    path: &str,
+    stream: Packets<'scope>,
+    name: &str,
+    job: &JobContext,
+    errors: &mut Vec<Packets<'scope>>,
+    mut apply: impl FnMut(&Chunk) -> Result<Option<Chunk>> + 'static,
+) -> Packets<'scope> {
+    if spec.errors.is_none() || spec.plan.on_error != OnError::Keep {
+        return transform(stream, name, job, move |chunk| apply(&chunk));
+    }
+    let path = path.to_owned();
+    let (passed, failed) = transform_two(stream, name, job, move |chunk| divide(&path, &chunk, &mut apply));
+    errors.push(failed);
+    passed
+}
+
+/// Keeps the rows for which an expression failed, when the job does.
+fn keep_errors<'scope>(
+    scope: Scope<'scope, u64>,
+    spec: &JobSpec,
+    errors: Vec<Packets<'scope>>,
+    job: &JobContext,
+) -> Option<Rc<RefCell<Local>>> {
+    let shared = spec.errors.as_ref()?;
+    let schema = row_errors_schema();
+    let layout = Layout::new(Arc::clone(&schema), &[]).expect("texts can be kept");
+    let operator = OperatorId::of(&spec.shared.name, "errors");
+    let local = Rc::new(RefCell::new(Local {
+        arrangement: Arrangement::new(operator, layout, spec.as_of, false),
+        shared: Arc::clone(shared),
+        followers: Vec::new(),
+    }));
+    let job = job.of(shared);
+    arrange(scope.concatenate(errors), Route::by_rows(&schema), &local, backend(), &job);
+    Some(local)
 }
 
 /// `memory://`: the decoded tables are the state, and the store behind them stays empty.

@@ -61,6 +61,11 @@ impl JobContext {
         JobContext { shared, progress, slices, worker, peers, tick, failed: Rc::new(Cell::new(false)) }
     }
 
+    /// The same job, as the operators of another of its relations see it.
+    pub(super) fn of(&self, relation: &Arc<RelationShared>) -> JobContext {
+        JobContext { shared: Arc::clone(relation), ..self.clone() }
+    }
+
     /// Asks the clock for the next time: there is work that waits for one.
     pub(super) fn request_tick(&self) {
         (self.tick)();
@@ -81,9 +86,14 @@ impl JobContext {
         self.request_tick();
     }
 
-    /// True when the job failed on this worker: swallow input.
+    /// True when the job failed or was paused: swallow input.
     pub(super) fn failed(&self) -> bool {
-        self.failed.get()
+        self.failed.get() || self.shared.halted()
+    }
+
+    /// Those who wait for the relation look again.
+    pub(super) fn signal(&self) {
+        self.progress.signal();
     }
 
     /// Runs a piece of an operator; an error or a panic fails the job.
@@ -239,25 +249,39 @@ pub(super) fn transform<'scope>(
     job: &JobContext,
     mut apply: impl FnMut(Chunk) -> Result<Option<Chunk>> + 'static,
 ) -> Packets<'scope> {
+    transform_two(stream, name, job, move |chunk| Ok((apply(chunk)?, None))).0
+}
+
+/// Likewise, with a second output.
+pub(super) fn transform_two<'scope>(
+    stream: Packets<'scope>,
+    name: &str,
+    job: &JobContext,
+    mut apply: impl FnMut(Chunk) -> Result<(Option<Chunk>, Option<Chunk>)> + 'static,
+) -> (Packets<'scope>, Packets<'scope>) {
     let scope = stream.scope();
     let mut builder = OperatorBuilder::new(name.to_owned(), scope);
     let activator = scope.activator_for(builder.operator_info().address);
     let mut input = builder.new_input(stream, Pipeline);
     let (output, out_stream) = builder.new_output::<Packet>();
     let mut output = OutputBuilder::<_, NoopBuilder<Packet>>::from(output);
+    let (second, second_stream) = builder.new_output::<Packet>();
+    let mut second = OutputBuilder::<_, NoopBuilder<Packet>>::from(second);
     let job = job.clone();
     builder.build(move |_| {
-        let mut waiting: VecDeque<(Capability<u64>, Chunk)> = VecDeque::new();
+        let mut waiting: VecDeque<([Capability<u64>; 2], Chunk)> = VecDeque::new();
         // Kept for ever once the operator failed.
-        let mut failed_at: Option<Capability<u64>> = None;
+        let mut failed_at: Option<[Capability<u64>; 2]> = None;
         move |_| {
             if job.failed() || failed_at.is_some() {
                 input.for_each(|_, packet| packet.0 = None);
                 return;
             }
             input.for_each(|capability, packet| {
-                if let (Some(chunk), Some(capability)) = (packet.0.take(), capability.retain_least(0)) {
-                    waiting.push_back((capability, chunk));
+                if let (Some(chunk), Some(first), Some(second)) =
+                    (packet.0.take(), capability.retain_least(0), capability.retain_least(1))
+                {
+                    waiting.push_back(([first, second], chunk));
                 }
             });
             let mut deadline = None;
@@ -277,11 +301,16 @@ pub(super) fn transform<'scope>(
                 }
                 deadline = slice;
                 match job.guard(|| apply(chunk)) {
-                    Some(Some(chunk)) => {
-                        let mut packet = Packet(Some(chunk));
-                        output.activate().session_with_builder(&capability).give_container(&mut packet);
+                    Some((first, other)) => {
+                        if let Some(chunk) = first {
+                            let mut packet = Packet(Some(chunk));
+                            output.activate().session_with_builder(&capability[0]).give_container(&mut packet);
+                        }
+                        if let Some(chunk) = other {
+                            let mut packet = Packet(Some(chunk));
+                            second.activate().session_with_builder(&capability[1]).give_container(&mut packet);
+                        }
                     }
-                    Some(None) => {}
                     None => {
                         failed_at = Some(capability);
                         return;
@@ -290,7 +319,7 @@ pub(super) fn transform<'scope>(
             }
         }
     });
-    out_stream
+    (out_stream, second_stream)
 }
 
 /// Keeps a stream's rows as an arrangement, and tells readers and followers how far it is.
@@ -390,6 +419,9 @@ fn arrange_by<P>(
     });
 }
 
-fn by_keys(columns: Vec<usize>, codec: RowCodec) -> DistributorPact<impl FnOnce(usize) -> ByKeyGroup + 'static> {
+pub(super) fn by_keys(
+    columns: Vec<usize>,
+    codec: RowCodec,
+) -> DistributorPact<impl FnOnce(usize) -> ByKeyGroup + 'static> {
     DistributorPact(move |peers| ByKeyGroup { columns, codec, peers })
 }

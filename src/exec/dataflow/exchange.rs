@@ -27,6 +27,16 @@ impl Route {
         Route::Keys { columns: columns.to_vec(), codec }
     }
 
+    /// All to one worker, see [`Self::one_worker`].
+    pub(super) fn to_one(schema: &SchemaRef) -> Route {
+        Route::by_keys(schema, &[])
+    }
+
+    /// The worker of rows without a key.
+    pub(super) fn one_worker(peers: usize) -> usize {
+        KeyGroup::of(&[]).worker(peers)
+    }
+
     /// By whole rows.
     pub(super) fn by_rows(schema: &SchemaRef) -> Route {
         let codec =

@@ -7,8 +7,9 @@ use arrow::datatypes::SchemaRef;
 
 use crate::exec::aggregates::accumulator;
 use crate::exec::arrangement::Layout;
-use crate::exec::plan::{JobPlan, OperatorSpec, PlanNode};
+use crate::exec::plan::{JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::exec::relation::RelationShared;
+use crate::exec::sink::JobOutput;
 use crate::state::RowCodec;
 use crate::types::{RelationId, Result, Time};
 
@@ -29,6 +30,9 @@ pub(crate) struct JobSpec {
     /// The first time that the job sees.
     pub(crate) as_of: Time,
     pub(crate) imports: HashMap<RelationId, ImportKind>,
+    pub(crate) output: JobOutput,
+    /// The relation of rows for which an expression failed, when they are kept.
+    pub(crate) errors: Option<Arc<RelationShared>>,
 }
 
 impl JobSpec {
@@ -41,7 +45,7 @@ impl JobSpec {
             inputs: Vec::new(),
             schema,
         };
-        JobPlan { nodes: vec![node], key, append_only: false }
+        JobPlan { nodes: vec![node], key, append_only: false, on_error: OnError::Never }
     }
 
     /// Tries what building the dataflow relies on.

@@ -15,6 +15,7 @@
 
 mod build;
 mod container;
+mod deliver;
 mod driver;
 mod exchange;
 mod executor;

@@ -64,8 +64,9 @@ const PAGE: Duration = Duration::from_millis(2);
 const COMMANDS: Duration = Duration::from_millis(5);
 
 struct Running {
-    dataflow: usize,
-    local: Rc<RefCell<Local>>,
+    /// `None` when it runs in the dataflow of another relation.
+    dataflow: Option<usize>,
+    local: Option<Rc<RefCell<Local>>>,
     feeds: Vec<(FeedId, Rc<RefCell<FeedQueue>>)>,
     edges: Vec<Rc<RefCell<EdgeQueue>>>,
 }
@@ -134,12 +135,18 @@ impl WorkerState {
             self.peers,
             Arc::clone(&self.tick),
         );
-        let locals = self.running.iter().map(|(id, running)| (*id, Rc::clone(&running.local))).collect();
+        let locals =
+            self.running.iter().filter_map(|(id, running)| Some((*id, Rc::clone(running.local.as_ref()?)))).collect();
         let dataflow = worker.next_dataflow_index();
         let built = worker.dataflow::<u64, _, _>(|scope| build(scope, spec, &job, &locals));
         for (feed, queue) in &built.feeds {
             self.feeds.entry(*feed).or_default().push(Rc::clone(queue));
         }
+        if let (Some(shared), Some(local)) = (&spec.errors, built.errors) {
+            let errors = Running { dataflow: None, local: Some(local), feeds: Vec::new(), edges: Vec::new() };
+            self.running.insert(shared.id, errors);
+        }
+        let dataflow = Some(dataflow);
         let running = Running { dataflow, local: built.local, feeds: built.feeds, edges: built.edges };
         self.running.insert(spec.shared.id, running);
     }
@@ -157,7 +164,9 @@ impl WorkerState {
                 }
             }
         }
-        worker.drop_dataflow(running.dataflow);
+        if let Some(dataflow) = running.dataflow {
+            worker.drop_dataflow(dataflow);
+        }
     }
 
     fn tick(&mut self, time: Time, inputs: &[FeedInput]) {
@@ -191,8 +200,9 @@ impl WorkerState {
         let running = self
             .running
             .get(&peek.relation)
+            .and_then(|running| running.local.as_ref())
             .ok_or_else(|| Error::new(SqlState::UndefinedTable, "the relation was dropped while it was read"))?;
-        let local = running.local.borrow();
+        let local = running.borrow();
         match &peek.range {
             PeekRange::Page { start, rows_max } => {
                 let deadline = Instant::now() + PAGE;

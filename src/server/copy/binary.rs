@@ -1,7 +1,7 @@
 //! PostgreSQL's binary form: a signature, tuples of values behind their lengths, a mark of the end.
 
 use super::decoder::{Cell, ColumnIn, Next};
-use crate::server::text::text_of_binary;
+use crate::server::from_binary::text_of_binary;
 use crate::types::{Error, Result, SqlState};
 
 /// What the form begins with.

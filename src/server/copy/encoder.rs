@@ -5,7 +5,7 @@ use arrow::datatypes::Schema;
 
 use super::{binary, csv, text};
 use crate::engine::{CopyFormat, CopyOptions};
-use crate::server::text::Column;
+use crate::types::text::Column;
 use crate::types::{Result, TimeZone};
 
 /// Writes rows.

@@ -10,62 +10,37 @@ use futures::{StreamExt as _, stream};
 
 use crate::engine::Scan;
 use crate::server::errors;
-use crate::server::text::{Column, write_json_string};
+use crate::types::text::{JsonObjects, write_json_string};
 use crate::types::{Result, Time};
 
-/// Prints rows as JSON objects.
-pub(super) struct RowPrinter {
-    /// Each column's name, quoted, with its colon.
-    names: Vec<Vec<u8>>,
-}
+/// Prints rows as members of a JSON array.
+pub(super) struct RowPrinter(JsonObjects);
 
 impl RowPrinter {
     pub(super) fn new(schema: &arrow::datatypes::Schema) -> RowPrinter {
-        let names = schema
-            .fields()
-            .iter()
-            .map(|field| {
-                let mut name = Vec::new();
-                write_json_string(&mut name, field.name());
-                name.push(b':');
-                name
-            })
-            .collect();
-        RowPrinter { names }
+        RowPrinter(JsonObjects::new(schema))
     }
 
     /// Appends the rows, each behind a comma but for the very first.
     pub(super) fn print(&self, batch: &RecordBatch, first: &mut bool, out: &mut Vec<u8>) -> Result<()> {
-        let columns: Vec<Column> = batch.columns().iter().map(Column::new).collect::<Result<_>>()?;
+        let columns = JsonObjects::columns(batch)?;
         for row in 0..batch.num_rows() {
             if !std::mem::take(first) {
                 out.push(b',');
             }
-            self.print_row(&columns, row, out);
+            self.0.print(&columns, row, out);
         }
         Ok(())
     }
 
     /// Appends the rows, each on a line of its own.
     pub(super) fn print_lines(&self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<()> {
-        let columns: Vec<Column> = batch.columns().iter().map(Column::new).collect::<Result<_>>()?;
+        let columns = JsonObjects::columns(batch)?;
         for row in 0..batch.num_rows() {
-            self.print_row(&columns, row, out);
+            self.0.print(&columns, row, out);
             out.push(b'\n');
         }
         Ok(())
-    }
-
-    fn print_row(&self, columns: &[Column], row: usize, out: &mut Vec<u8>) {
-        out.push(b'{');
-        for (index, (name, column)) in self.names.iter().zip(columns).enumerate() {
-            if index > 0 {
-                out.push(b',');
-            }
-            out.extend_from_slice(name);
-            column.write_json(row, out, false);
-        }
-        out.push(b'}');
     }
 }
 

@@ -20,7 +20,7 @@ use super::rows::check_width;
 use crate::engine::{Answer, CopyFormat, CopyIn, CopyOptions};
 use crate::server::copy::{Decoder, Encoder};
 use crate::server::errors;
-use crate::server::text::pg_type;
+use crate::server::pg_types::pg_type;
 use crate::types::{Error, Result, SqlState};
 
 /// Room for the messages of rows.

@@ -35,7 +35,7 @@ use super::parameters;
 use super::rows::{Formats, RowBuffer, check_width, send_batch, send_rows};
 use crate::engine::{Answer, Parameter, Prepared, Session, Tag, TransactionStatus};
 use crate::server::errors;
-use crate::server::text::pg_type;
+use crate::server::pg_types::pg_type;
 use crate::types::{Error, Result, SqlState, TimeZone};
 
 /// The most portals of a connection.

@@ -9,7 +9,7 @@ use pgwire::messages::response::{CommandComplete, NoticeResponse};
 
 use crate::engine::{Notice, Tag};
 use crate::server::errors;
-use crate::server::text::pg_type;
+use crate::server::pg_types::pg_type;
 use crate::types::{Error, type_length, type_modifier};
 
 /// How bad it is.

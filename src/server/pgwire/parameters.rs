@@ -6,7 +6,8 @@ use pgwire::api::portal::Format;
 use pgwire::messages::extendedquery::Bind;
 
 use crate::engine::Parameter;
-use crate::server::text::{stored_type, text_of_binary};
+use crate::server::from_binary::text_of_binary;
+use crate::server::pg_types::stored_type;
 use crate::types::{Error, Result, SqlState};
 
 /// The types that Parse declares: as the client knows them, and as they are stored. 0 and `unknown`

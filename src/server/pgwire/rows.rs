@@ -14,7 +14,7 @@ use pgwire::messages::data::DataRow;
 use tokio_util::sync::CancellationToken;
 
 use crate::server::errors;
-use crate::server::text::Column;
+use crate::types::text::Column;
 use crate::types::{Error, Result, SqlState, TimeZone};
 
 /// PostgreSQL's bound on the columns of a result.

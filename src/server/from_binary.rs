@@ -4,9 +4,8 @@ use std::io::Write as _;
 
 use pgwire::api::Type;
 
-use super::datetime::{write_date, write_interval, write_time, write_timestamp};
-use super::number::{write_double, write_real};
 use super::pg_types::element_type;
+use crate::types::text::{write_date, write_double, write_interval, write_real, write_time, write_timestamp};
 use crate::types::{Error, Result, SqlState};
 
 /// Days from 1970 to 2000, PostgreSQL's epoch.

@@ -18,7 +18,7 @@ use super::number::{write_decimal, write_double, write_real};
 use crate::types::{Result, TimeZone, is_bare_numeric};
 
 /// A column whose values can be printed.
-pub(crate) struct Column {
+pub struct Column {
     array: ArrayRef,
     pub(super) kind: Kind,
     /// The text is that of a numeric too wide for the other kinds.
@@ -81,7 +81,7 @@ impl Column {
     ///
     /// # Errors
     /// 0A000 for a type that has no text form.
-    pub(crate) fn new(array: &ArrayRef) -> Result<Column> {
+    pub fn new(array: &ArrayRef) -> Result<Column> {
         Column::in_zone(array, &TimeZone::utc())
     }
 
@@ -173,12 +173,12 @@ impl Column {
     }
 
     /// True when the row has NULL here.
-    pub(crate) fn is_null(&self, row: usize) -> bool {
+    pub fn is_null(&self, row: usize) -> bool {
         matches!(self.kind, Kind::Null) || self.array.is_null(row)
     }
 
     /// Prints a value that is not NULL as PostgreSQL's text output does.
-    pub(crate) fn write_text(&self, row: usize, out: &mut Vec<u8>) {
+    pub fn write_text(&self, row: usize, out: &mut Vec<u8>) {
         // Writing to a vector cannot fail.
         match &self.kind {
             Kind::Null => {}
@@ -281,7 +281,7 @@ impl Column {
     }
 
     /// Prints a value as JSON; `spaced` as `jsonb` does, with a space behind colons and commas.
-    pub(crate) fn write_json(&self, row: usize, out: &mut Vec<u8>, spaced: bool) {
+    pub fn write_json(&self, row: usize, out: &mut Vec<u8>, spaced: bool) {
         if self.is_null(row) {
             out.extend_from_slice(b"null");
             return;

@@ -1,8 +1,7 @@
 //! Values in PostgreSQL's binary format.
 
 use super::column::{Column, Kind, range};
-use super::pg_types::pg_type;
-use crate::types::{Error, Result, SqlState};
+use crate::types::{Error, Result, SqlState, type_oid};
 
 /// Days from 1970 to 2000, PostgreSQL's epoch.
 const EPOCH_DAYS: i32 = 10_957;
@@ -56,7 +55,7 @@ impl Column {
             Kind::Struct(fields) => {
                 out.extend_from_slice(&count(fields.len())?.to_be_bytes());
                 for (_, field) in fields {
-                    out.extend_from_slice(&pg_type(field.data_type()).oid().to_be_bytes());
+                    out.extend_from_slice(&type_oid(field.data_type()).to_be_bytes());
                     field.write_sized(row, out)?;
                 }
             }
@@ -109,7 +108,7 @@ impl Column {
         let nulls = rows.iter().any(|row| column.is_null(*row));
         out.extend_from_slice(&count(lengths.len())?.to_be_bytes());
         out.extend_from_slice(&i32::from(nulls).to_be_bytes());
-        out.extend_from_slice(&pg_type(column.data_type()).oid().to_be_bytes());
+        out.extend_from_slice(&type_oid(column.data_type()).to_be_bytes());
         for length in lengths {
             out.extend_from_slice(&count(length)?.to_be_bytes());
             out.extend_from_slice(&1_i32.to_be_bytes());

@@ -1,0 +1,367 @@
+//! Sinks and jobs: `CREATE SINK`, `INSERT INTO` a table with a connector, `PAUSE|RESUME|CANCEL JOB`.
+
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use sqlparser::ast::{self, Spanned as _};
+
+use crate::catalog::{self, Definition, Object, SinkDefinition, Table};
+use crate::connectors::ConnectorColumn;
+use crate::exec::sink::{Sink, SinkInput};
+use crate::sql::{self, CreateSink, CreateTable, JobAction, JobCommand, Name, StatementKind};
+use crate::types::{Error, Result, SqlState};
+
+use super::api::{Answer, Notice, Tag};
+use super::coordinator::{RelationKind, RelationSpec, RelationState};
+use super::database::Engine;
+use super::ddl::{self, NewObject, no_object};
+use super::define::{Defined, named_relations};
+use super::dml::assign;
+use super::interrupt::Interrupt;
+use super::relations::Relations;
+use super::session::Session;
+use super::sinks::SinkTarget;
+
+/// `CREATE SINK`.
+///
+/// # Errors
+/// Those of its query; 42809 and 0A000 when the target cannot take the rows.
+pub(crate) async fn create_sink(session: &Session, create: &CreateSink, interrupt: &Interrupt) -> Result<Answer> {
+    const TAG: Tag = Tag::Plain("CREATE SINK");
+    let turn = ddl::turn(session, interrupt).await?;
+    if let Some(notice) = ddl::check_new(&session.engine().catalog(), &create.name, create.if_not_exists)? {
+        return Ok(Answer::Done { tag: TAG, notices: vec![notice] });
+    }
+    let (engine, relations, of) = (Arc::clone(session.engine()), session.relations(), create.clone());
+    let defined = interrupt.run(async move { sink(&engine, &relations, &of).await }).await?;
+    let text = sql::show_create_sink(create);
+    let created = NewObject { name: &create.name, kind: catalog::ObjectKind::Sink, text };
+    let (_, notices) = ddl::install(session, created, defined, turn, interrupt).await?;
+    Ok(Answer::Done { tag: TAG, notices })
+}
+
+/// What a CREATE SINK statement means.
+///
+/// # Errors
+/// As [`create_sink`].
+pub(crate) async fn sink(engine: &Engine, relations: &Relations, create: &CreateSink) -> Result<Defined> {
+    let state = relations.state();
+    if let Some(from) = &create.from
+        && relations.catalog().find(from.schema.as_deref(), &from.name).is_none()
+    {
+        return Err(no_object(relations.catalog(), "relation", from));
+    }
+    let mut depends_on = named_relations(relations, &create.query)?;
+    let (planned, sink, connector, table) = match &create.into {
+        Some(into) => {
+            let (object, table) = target_table(relations, into)?;
+            let query = assigned_query(relations, create, into, table).await?;
+            let planned = sql::plan_view(&state, &query, &[], relations).await?;
+            let (sink, connector) = sink_of(engine, &object)?;
+            if !depends_on.contains(&object.id) {
+                depends_on.push(object.id);
+                depends_on.sort_unstable();
+            }
+            (planned, sink, connector, Some((object.id, required_columns(table))))
+        }
+        None => {
+            let planned = sql::plan_view(&state, &create.query, &[], relations).await?;
+            let columns: Vec<ConnectorColumn> = planned
+                .plan
+                .schema()
+                .fields()
+                .iter()
+                .map(|field| ConnectorColumn {
+                    name: field.name().clone(),
+                    data_type: field.data_type().clone(),
+                    nullable: field.is_nullable(),
+                    length_max: None,
+                })
+                .collect();
+            let sink = engine.connectors().open_sink(&create.options, &columns)?;
+            let connector = create.options.get("connector").map(|option| option.text.clone()).unwrap_or_default();
+            (planned, sink, connector, None)
+        }
+    };
+    let plan = Arc::new(planned.plan);
+    if !plan.append_only && sink.accepts() == SinkInput::Appends {
+        return Err(Error::unsupported(format!(
+            "sink \"{}\" takes inserted rows alone, and the query changes rows that it gave before",
+            create.name.name
+        ))
+        .hint(
+            "Keep the result in a materialized view and read that; write the changes out with changelog = 'true'; or \
+             send rows that never change: a query without GROUP BY and DISTINCT over tables that only grow.",
+        )
+        .position(create.into.as_ref().unwrap_or(&create.name).position));
+    }
+    let (table, required) = table.unzip();
+    let target = SinkTarget { sink, required: required.unwrap_or_default() };
+    Ok(Defined {
+        definition: Definition::Sink(SinkDefinition { plan: Arc::clone(&plan), connector, table }),
+        kind: Some(RelationKind::Sink { plan, target }),
+        source: None,
+        depends_on,
+        notices: planned.notices,
+    })
+}
+
+/// The table with a connector that a sink's rows go into.
+fn target_table<'a>(relations: &'a Relations, into: &Name) -> Result<(Arc<Object>, &'a Table)> {
+    let catalog = relations.catalog();
+    let object =
+        catalog.find(into.schema.as_deref(), &into.name).ok_or_else(|| no_object(catalog, "relation", into))?;
+    match &object.definition {
+        Definition::Table(table) if table.connector.is_some() => Ok((Arc::clone(object), table)),
+        Definition::Table(_) => {
+            Err(Error::unsupported(format!("a sink into table \"{}\" is not supported", into.name))
+                .hint("Make a materialized view of the query: it is kept current and can be read like a table.")
+                .position(into.position))
+        }
+        _ => Err(Error::new(
+            SqlState::WrongObjectType,
+            format!("\"{}\" is a {} and takes no rows", into.name, object.kind.name()),
+        )
+        .hint("Name a table with a connector that can be written.")
+        .position(into.position)),
+    }
+}
+
+fn required_columns(table: &Table) -> Vec<usize> {
+    table.columns.iter().enumerate().filter(|(_, column)| !column.nullable).map(|(index, _)| index).collect()
+}
+
+/// A table's CREATE statement and its columns as connectors see them.
+fn table_statement(object: &Object) -> Result<(CreateTable, Vec<ConnectorColumn>)> {
+    let statement = sql::parse(&object.text)?.pop().map(|statement| statement.kind);
+    let Some(StatementKind::CreateTable(create)) = statement else {
+        return Err(Error::internal(format!("the text of table {} is of another kind", object.name)));
+    };
+    let columns = create
+        .columns
+        .iter()
+        .map(|column| ConnectorColumn {
+            name: column.name.clone(),
+            data_type: column.data_type.clone(),
+            nullable: column.nullable,
+            length_max: column.length_max,
+        })
+        .collect();
+    Ok((create, columns))
+}
+
+/// Makes a table readable whose place was not there when the table was created.
+///
+/// # Errors
+/// 42809 when its connector only writes; 58P01 when the place is still not there.
+pub(crate) async fn open_written(engine: &Arc<Engine>, object: &Object) -> Result<()> {
+    let (create, columns) = table_statement(object)?;
+    if engine.connectors().is_write_only(&create.options) {
+        return Err(Error::new(SqlState::WrongObjectType, format!("table \"{}\" can only be written", object.name))
+            .hint("Read the relation that its sink writes out."));
+    }
+    let source = engine.connectors().open(&create.options, &columns).map_err(Error::without_position)?;
+    engine.set_source(object.id, Arc::clone(&source));
+    let kind = RelationKind::External { source };
+    engine.coordinator().install(RelationSpec { id: object.id, qualified_name: object.qualified_name(), kind }).await
+}
+
+/// The sink of a table with a connector.
+fn sink_of(engine: &Engine, object: &Object) -> Result<(Arc<dyn Sink>, String)> {
+    let (create, columns) = table_statement(object)?;
+    // Positions in the table's text mean nothing in this statement.
+    let sink = engine.connectors().open_sink(&create.options, &columns).map_err(Error::without_position)?;
+    Ok((sink, create.options.get("connector").map(|option| option.text.clone()).unwrap_or_default()))
+}
+
+/// The sink's query with its columns assigned to those of the table.
+async fn assigned_query(
+    relations: &Relations,
+    create: &CreateSink,
+    into: &Name,
+    table: &Table,
+) -> Result<Box<ast::Query>> {
+    let plan = sql::plan_query(&relations.state(), &create.query).await?;
+    let given = plan.schema().fields();
+    if given.len() != table.columns.len() {
+        return Err(Error::new(
+            SqlState::SyntaxError,
+            format!("the query has {} columns, but table \"{}\" has {}", given.len(), into.name, table.columns.len()),
+        )
+        .hint("Select one column for each of the table's, in their order.")
+        .position(into.position));
+    }
+    for (column, field) in table.columns.iter().zip(given.iter()) {
+        if *field.data_type() != DataType::Null && !assign::assignable(field.data_type(), &column.data_type) {
+            return Err(assign::mismatch(column, field.data_type(), "expression"));
+        }
+    }
+    let columns: Vec<(String, String)> = table
+        .columns
+        .iter()
+        .map(|column| {
+            // The length is checked where the row is written, not cut off here.
+            let sql_type = if column.length_max.is_some() { "text".to_owned() } else { column.sql_type.clone() };
+            (column.name.clone(), sql_type)
+        })
+        .collect();
+    sql::assigned(&create.query, &columns)
+}
+
+/// `INSERT INTO` a table with a connector: a standing job without a name of its own. `None` when the
+/// target is another one.
+///
+/// # Errors
+/// As [`create_sink`]; 0A000 for clauses that need to read the target.
+pub(crate) async fn insert(
+    session: &Session,
+    insert: &ast::Insert,
+    text: &str,
+    interrupt: &Interrupt,
+) -> Result<Option<Answer>> {
+    let ast::TableObject::TableName(name) = &insert.table else { return Ok(None) };
+    let into = sql::object_name(name)?;
+    let catalog = session.engine().catalog();
+    let Some(object) = catalog.find(into.schema.as_deref(), &into.name) else { return Ok(None) };
+    let Definition::Table(table) = &object.definition else { return Ok(None) };
+    if table.connector.is_none() {
+        return Ok(None);
+    }
+    if session.block().is_some() {
+        return Err(Error::unsupported("starting a job in a transaction block is not supported")
+            .hint("COMMIT first: INSERT into a table with a connector starts a job.")
+            .position(into.position));
+    }
+    let refused = |what: &str| {
+        Error::unsupported(format!("{what} of an INSERT into a table with a connector is not supported"))
+            .hint("Write INSERT INTO t SELECT …: it starts a job that writes whatever the query gives.")
+            .position(into.position)
+    };
+    if insert.on.is_some() {
+        return Err(refused("ON CONFLICT"));
+    }
+    if insert.returning.is_some() {
+        return Err(refused("RETURNING"));
+    }
+    let Some(source) = &insert.source else { return Err(refused("DEFAULT VALUES")) };
+    let start = usize::try_from(source.span().start.column).unwrap_or(1).max(1);
+    let written: String = text.chars().skip(start - 1).collect();
+    let query_text = match insert.columns.as_slice() {
+        [] => written,
+        listed => listed_query(table, listed, &written)?,
+    };
+    let id = session.engine().catalog_store().next_id();
+    let name = Name { schema: into.schema.clone(), name: format!("insert_into_{}_{id}", into.name), position: 1 };
+    let create = CreateSink {
+        name: name.clone(),
+        if_not_exists: false,
+        into: Some(into),
+        from: None,
+        options: Default::default(),
+        query: sql::query(&query_text)?,
+        query_text,
+    };
+    let Answer::Done { mut notices, .. } = create_sink(session, &create, interrupt).await? else {
+        return Err(Error::internal("CREATE SINK gave rows"));
+    };
+    notices.push(Notice {
+        message: format!("job \"{}\" ({id}) writes what the query gives from now on", name.name),
+        hint: Some(format!("CANCEL JOB {} ends it.", name.name)),
+    });
+    Ok(Some(Answer::Done { tag: Tag::Insert(0), notices }))
+}
+
+/// The query of `INSERT INTO t (columns) query` with a column for each of the table's.
+fn listed_query(table: &Table, listed: &[ast::ObjectName], written: &str) -> Result<String> {
+    let mut places = Vec::new();
+    for column in listed {
+        let name = sql::object_name(column)?;
+        if !table.columns.iter().any(|column| column.name == name.name) {
+            return Err(Error::new(SqlState::UndefinedColumn, format!("column \"{}\" does not exist", name.name))
+                .hint(format!(
+                    "The table has {}.",
+                    table.columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>().join(", ")
+                ))
+                .position(name.position));
+        }
+        places.push(name.name);
+    }
+    let items: Vec<String> = table
+        .columns
+        .iter()
+        .map(|column| match places.iter().position(|name| *name == column.name) {
+            Some(index) => format!("c{index}"),
+            None => "NULL".to_owned(),
+        })
+        .collect();
+    let names: Vec<String> = (0..places.len()).map(|index| format!("c{index}")).collect();
+    Ok(format!("SELECT {} FROM ({written}) AS q({})", items.join(", "), names.join(", ")))
+}
+
+/// `PAUSE|RESUME|CANCEL JOB`.
+///
+/// # Errors
+/// 42P01 when there is no such relation, 42809 when no job keeps it, 55000 when it is in another state.
+pub(crate) async fn job(session: &Session, command: &JobCommand, interrupt: &Interrupt) -> Result<Answer> {
+    let turn = ddl::turn(session, interrupt).await?;
+    let catalog = session.engine().catalog();
+    let name = &command.name;
+    let object =
+        catalog.find(name.schema.as_deref(), &name.name).cloned().ok_or_else(|| no_object(&catalog, "job", name))?;
+    let sink = object.kind == catalog::ObjectKind::Sink;
+    if !sink && object.kind != catalog::ObjectKind::MaterializedView {
+        return Err(Error::new(
+            SqlState::WrongObjectType,
+            format!("no job keeps {} \"{}\"", object.kind.name(), name.name),
+        )
+        .hint("SHOW JOBS lists the jobs: materialized views and sinks have one.")
+        .position(name.position));
+    }
+    let engine = Arc::clone(session.engine());
+    let state = engine.coordinator().status(object.id).map(|status| status.state);
+    match command.action {
+        JobAction::Pause => {
+            engine.coordinator().pause(object.id)?;
+            Ok(Answer::Done { tag: Tag::Plain("PAUSE JOB"), notices: Vec::new() })
+        }
+        JobAction::Resume => {
+            match state {
+                Some(RelationState::Failed(_) | RelationState::Paused) => {}
+                Some(RelationState::Blocked(on, _)) => {
+                    let on = catalog.get(on).map_or_else(|| on.to_string(), |object| object.qualified_name());
+                    return Err(Error::new(
+                        SqlState::ObjectNotReady,
+                        format!("job \"{}\" waits for {on}, which has stopped", name.name),
+                    )
+                    .hint(format!("RESUME JOB {on} starts both."))
+                    .position(name.position));
+                }
+                _ => {
+                    let notice = Notice { message: format!("job \"{}\" runs already", name.name), hint: None };
+                    return Ok(Answer::Done { tag: Tag::Plain("RESUME JOB"), notices: vec![notice] });
+                }
+            }
+            interrupt
+                .finish(async move {
+                    let _turn = turn;
+                    engine.coordinator().resume(&[object.id]).await
+                })
+                .await?;
+            Ok(Answer::Done { tag: Tag::Plain("RESUME JOB"), notices: Vec::new() })
+        }
+        JobAction::Cancel if sink => {
+            interrupt
+                .finish(async move {
+                    let _turn = turn;
+                    ddl::remove(&engine, vec![object.id], Vec::new()).await
+                })
+                .await?;
+            Ok(Answer::Done { tag: Tag::Plain("CANCEL JOB"), notices: Vec::new() })
+        }
+        JobAction::Cancel => {
+            Err(Error::new(SqlState::WrongObjectType, format!("job \"{}\" keeps a materialized view", name.name))
+                .hint(format!("DROP MATERIALIZED VIEW {0} ends it; PAUSE JOB {0} stops it for a while.", name.name))
+                .position(name.position))
+        }
+    }
+}
