@@ -126,9 +126,7 @@ impl Session {
 
     async fn run(&mut self, kind: &StatementKind, text: &str, cancel: &CancellationToken) -> Result<Answer> {
         let interrupt = self.interrupt(cancel);
-        if self.status() == TransactionStatus::Failed
-            && !matches!(kind, StatementKind::Transaction(Transaction::Commit { .. } | Transaction::Rollback { .. }))
-        {
+        if self.status() == TransactionStatus::Failed && !ends_failure(kind) {
             return Err(failed_block());
         }
         self.check_in_block(kind)?;
@@ -141,11 +139,7 @@ impl Session {
     /// Those of planning the statement; 25P02 in a block that failed.
     pub async fn prepare(&mut self, statement: Statement, declared: &[Option<DataType>]) -> Result<Prepared> {
         let offset = statement.offset;
-        let ends = matches!(
-            statement.kind,
-            StatementKind::Transaction(Transaction::Commit { .. } | Transaction::Rollback { .. })
-        );
-        let prepared = if self.status() == TransactionStatus::Failed && !ends {
+        let prepared = if self.status() == TransactionStatus::Failed && !ends_failure(&statement.kind) {
             Err(failed_block())
         } else {
             prepared::prepare(self, statement, declared).await
@@ -193,6 +187,14 @@ impl Session {
             Error::new(SqlState::InvalidStatementName, format!("prepared statement \"{name}\" does not exist"))
                 .hint("PREPARE it first; prepared statements belong to one session.")
         })
+    }
+
+    /// The columns of a cursor of SQL.
+    ///
+    /// # Errors
+    /// 34000.
+    pub fn cursor_schema(&self, name: &str) -> Result<SchemaRef> {
+        self.cursors.schema(name)
     }
 
     /// Drops a prepared statement if it is there.
@@ -247,7 +249,16 @@ impl Session {
         match kind {
             StatementKind::Query(query) => {
                 let relations = self.relations();
-                sql::plan_query(&relations.state(), query)
+                let mut query = query.clone();
+                if sql::reads_settings(&query) {
+                    // Describing sets nothing.
+                    let settings = &self.settings;
+                    sql::resolve_settings(&mut query, &mut |name, value, missing_ok| match value {
+                        Some(value) => Ok(Some(value.to_owned())),
+                        None => current_setting(settings, name, missing_ok),
+                    })?;
+                }
+                sql::plan_query(&relations.state(), &query)
                     .await
                     .map(|plan| Some(crate::engine::read::shown_schema(plan.schema().as_arrow())))
             }
@@ -348,7 +359,7 @@ impl Session {
             StatementKind::Show(what) => show::show(self, what),
             StatementKind::Describe(describe) => show::describe(self, describe),
             StatementKind::Set(set) => self.set(set),
-            StatementKind::Transaction(transaction) => self.transaction(*transaction, interrupt).await,
+            StatementKind::Transaction(transaction) => self.transaction(transaction, interrupt).await,
             StatementKind::Prepared(statement) => self.prepared_statement(statement, interrupt).await,
             StatementKind::Cursor(statement) => self.cursor(statement, interrupt).await,
             StatementKind::Copy(copy) => copy::copy(self, copy, interrupt).await,
@@ -416,8 +427,8 @@ impl Session {
         Ok(Answer::Done { tag: Tag::Plain(tag), notices })
     }
 
-    async fn transaction(&mut self, transaction: Transaction, interrupt: &Interrupt) -> Result<Answer> {
-        match transaction {
+    async fn transaction(&mut self, transaction: &Transaction, interrupt: &Interrupt) -> Result<Answer> {
+        match transaction.clone() {
             Transaction::Begin(modes) => {
                 if let Some(block) = &mut self.block {
                     if let Some(read_only) = modes.read_only {
@@ -428,6 +439,19 @@ impl Session {
                 }
                 self.begin(modes);
                 Ok(done("BEGIN"))
+            }
+            Transaction::Savepoint(name) => {
+                let settings = self.settings.clone();
+                self.open_block("SAVEPOINT")?.save(name, settings)?;
+                Ok(done("SAVEPOINT"))
+            }
+            Transaction::Release(name) => {
+                self.open_block("RELEASE SAVEPOINT")?.release(&name)?;
+                Ok(done("RELEASE"))
+            }
+            Transaction::RollbackTo(name) => {
+                self.settings = self.open_block("ROLLBACK TO SAVEPOINT")?.back_to(&name)?;
+                Ok(done("ROLLBACK"))
             }
             Transaction::Set(modes) => {
                 let Some(block) = &mut self.block else {
@@ -473,6 +497,14 @@ impl Session {
                 Ok(done("ROLLBACK"))
             }
         }
+    }
+
+    /// The block, failed or not.
+    fn open_block(&mut self, verb: &str) -> Result<&mut Block> {
+        self.block.as_mut().ok_or_else(|| {
+            Error::new(SqlState::NoActiveTransaction, format!("{verb} can only be used in transaction blocks"))
+                .hint("BEGIN first.")
+        })
     }
 
     fn begin(&mut self, modes: sql::TransactionModes) {
@@ -582,7 +614,19 @@ impl Session {
     async fn open(&mut self, query: &sqlparser::ast::Query, interrupt: &Interrupt) -> Result<Opened> {
         let wrote = self.block.as_ref().is_some_and(Block::wrote);
         let bound = self.block.as_ref().and_then(Block::read_bound).unwrap_or_else(|| self.read_bound());
-        let (engine, relations, query) = (Arc::clone(&self.engine), self.relations(), Box::new(query.clone()));
+        let mut query = Box::new(query.clone());
+        if sql::reads_settings(&query) {
+            sql::resolve_settings(&mut query, &mut |name, value, flag| match value {
+                None => current_setting(&self.settings, name, flag),
+                Some(value) => {
+                    let set =
+                        SetVariable { name: name.to_owned(), value: Some(value.to_owned()), position: 1, local: flag };
+                    self.set(&set).map_err(Error::without_position)?;
+                    Ok(Some(value.to_owned()))
+                }
+            })?;
+        }
+        let (engine, relations) = (Arc::clone(&self.engine), self.relations());
         let opened = interrupt.run(read::open(engine, relations, query, bound)).await?;
         if let Some(pin) = &opened.pin {
             if wrote {
@@ -662,6 +706,24 @@ fn in_whole_text(error: Error, offset: usize) -> Error {
         Some(position) => error.position(position + offset),
         None => error,
     }
+}
+
+fn current_setting(settings: &Settings, name: &str, missing_ok: bool) -> Result<Option<String>> {
+    match settings.show(name) {
+        Ok((_, value)) => Ok(Some(value.to_owned())),
+        Err(_) if missing_ok => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// True for what a failed block takes.
+fn ends_failure(kind: &StatementKind) -> bool {
+    matches!(
+        kind,
+        StatementKind::Transaction(
+            Transaction::Commit { .. } | Transaction::Rollback { .. } | Transaction::RollbackTo(_)
+        )
+    )
 }
 
 fn failed_block() -> Error {

@@ -129,6 +129,12 @@ const SETTINGS: &[Setting] = &[
     },
     Setting { name: "integer_datetimes", default: "on", kind: Kind::ReadOnly, description: "Timestamps are integers." },
     Setting {
+        name: "jit",
+        default: "off",
+        kind: Kind::Only(OFF, "Queries are not compiled to machine code."),
+        description: "Queries are compiled to machine code.",
+    },
+    Setting {
         name: "max_identifier_length",
         default: "63",
         kind: Kind::ReadOnly,

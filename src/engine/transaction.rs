@@ -7,6 +7,9 @@
 //! - A SELECT after a change of the block itself is refused: views do not know the change yet.
 //! - A statement of DDL runs at COMMIT, and has to be the only one that changes anything.
 //!
+//! - A savepoint is what was changed up to then; going back to it takes the later changes away. The
+//!   turns are kept.
+//!
 //! A crash before COMMIT has been answered leaves all or nothing; a client that goes away leaves
 //! nothing.
 
@@ -25,6 +28,9 @@ use super::turns::{HolderId, Turn};
 
 /// The most bytes of changes that a block may hold.
 const PENDING_BYTES_MAX: usize = 1 << 30;
+
+/// The most savepoints of a block.
+const SAVEPOINTS_MAX: usize = 1_000;
 
 /// Where a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +62,17 @@ pub(crate) struct Block {
     read_at: Option<Time>,
     /// Runs at COMMIT.
     pub(crate) ddl: Option<StatementKind>,
+    savepoints: Vec<Savepoint>,
+}
+
+/// What the block had done at a moment.
+struct Savepoint {
+    name: String,
+    pending: Arc<Pending>,
+    writers: Vec<(RelationId, Arc<Writer>)>,
+    ddl: Option<StatementKind>,
+    settings: Settings,
+    locals: Vec<(String, String)>,
 }
 
 impl Block {
@@ -73,17 +90,78 @@ impl Block {
             pins: Vec::new(),
             read_at: None,
             ddl: None,
+            savepoints: Vec::new(),
         }
     }
 
-    /// The block takes nothing more, and lets go of what it holds.
+    /// The block takes nothing more, and lets go of what it holds unless it can go back to a
+    /// savepoint.
     pub(crate) fn fail(&mut self) {
         self.failed = true;
+        if !self.savepoints.is_empty() {
+            return;
+        }
         self.turns.clear();
         self.pins.clear();
         self.pending = Arc::default();
         self.writers.clear();
         self.ddl = None;
+    }
+
+    /// Remembers what was done up to now.
+    ///
+    /// # Errors
+    /// 54000 when there are too many.
+    pub(crate) fn save(&mut self, name: String, settings: Settings) -> Result<()> {
+        if self.savepoints.len() >= SAVEPOINTS_MAX {
+            return Err(Error::new(
+                SqlState::ProgramLimitExceeded,
+                format!("a transaction block may have at most {SAVEPOINTS_MAX} savepoints"),
+            )
+            .hint("RELEASE those that are done."));
+        }
+        self.savepoints.push(Savepoint {
+            name,
+            pending: Arc::clone(&self.pending),
+            writers: self.writers.clone(),
+            ddl: self.ddl.clone(),
+            settings,
+            locals: self.locals.clone(),
+        });
+        Ok(())
+    }
+
+    /// Forgets a savepoint and those after it.
+    ///
+    /// # Errors
+    /// 3B001.
+    pub(crate) fn release(&mut self, name: &str) -> Result<()> {
+        let at = self.savepoint(name)?;
+        self.savepoints.truncate(at);
+        Ok(())
+    }
+
+    /// Undoes what was done since a savepoint, which stays; gives the settings of then.
+    ///
+    /// # Errors
+    /// 3B001.
+    pub(crate) fn back_to(&mut self, name: &str) -> Result<Settings> {
+        let at = self.savepoint(name)?;
+        self.savepoints.truncate(at + 1);
+        let Some(saved) = self.savepoints.last() else { return Err(Error::internal("a savepoint is lost")) };
+        self.pending = Arc::clone(&saved.pending);
+        self.writers.clone_from(&saved.writers);
+        self.ddl.clone_from(&saved.ddl);
+        self.locals.clone_from(&saved.locals);
+        self.failed = false;
+        Ok(saved.settings.clone())
+    }
+
+    fn savepoint(&self, name: &str) -> Result<usize> {
+        self.savepoints.iter().rposition(|saved| saved.name == name).ok_or_else(|| {
+            Error::new(SqlState::InvalidSavepoint, format!("savepoint \"{name}\" does not exist"))
+                .hint("SAVEPOINT name comes first; COMMIT and ROLLBACK end all savepoints.")
+        })
     }
 
     pub(crate) fn holder(&self) -> HolderId {

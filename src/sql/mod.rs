@@ -46,13 +46,14 @@ mod parser_tests;
 mod planner_tests;
 
 pub use casts::{cast, cast_array};
+pub use catalog_queries::{reads_settings, resolve_settings};
 pub use create_sink::{assigned, query, show_create as show_create_sink};
 pub use errors::{from_datafusion, to_datafusion};
 pub use explain::explain_job;
 pub use names::{quoted as quoted_name, shown_name};
 pub use parameters::{
     Parameter, bind, bound_literal, cast_expression, parameter_index, parameter_places, parameter_types,
-    refuse_parameters, with_types,
+    refuse_parameters, type_by_name, with_types,
 };
 pub use parser::parse;
 pub use planner::{

@@ -252,6 +252,12 @@ fn cast_to(expression: Expr, data_type: ast::DataType) -> Expr {
     Expr::Cast { kind: CastKind::Cast, expr: Box::new(expression), data_type, array: false, format: None }
 }
 
+/// How values of a type by its name are stored; `None` when there is no such type.
+pub fn type_by_name(name: &str) -> Option<DataType> {
+    let parsed = Parser::new(&PostgreSqlDialect {}).try_with_sql(name).and_then(|mut parser| parser.parse_data_type());
+    Some(stored(&parsed.ok()?).ok()?.data_type)
+}
+
 fn ast_type(data_type: &DataType) -> Result<ast::DataType> {
     let name = sql_name(data_type);
     Parser::new(&PostgreSqlDialect {}).try_with_sql(&name).and_then(|mut parser| parser.parse_data_type()).map_err(

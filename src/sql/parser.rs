@@ -94,9 +94,11 @@ const VERBS: &[&str] = &[
     "INSERT",
     "PAUSE",
     "PREPARE",
+    "RELEASE",
     "RESET",
     "RESUME",
     "ROLLBACK",
+    "SAVEPOINT",
     "SELECT",
     "SET",
     "SHOW",
@@ -136,7 +138,8 @@ pub(crate) fn statement(reader: &mut Reader<'_>, text: &str) -> Result<Statement
         "SET" => set(reader),
         "RESET" => {
             reader.parser.advance_token();
-            let (name, position) = setting(reader)?;
+            let position = reader.here();
+            let name = if reader.eat(&["TIME", "ZONE"]) { "timezone".into() } else { setting(reader)?.0 };
             Ok(StatementKind::Set(SetVariable { name, value: None, position, local: false }))
         }
         "PAUSE" => create_sink::job(reader, JobAction::Pause),

@@ -39,12 +39,21 @@ pub(crate) fn read(reader: &mut Reader<'_>, verb: &str, text: &str) -> Result<Op
             reader.parser.advance_token();
             noise(reader);
             refuse_prepared(reader)?;
-            if reader.at(&["TO"]) {
-                return Err(Error::unsupported("savepoints are not supported")
-                    .hint("Roll the whole block back: ROLLBACK.")
-                    .position(reader.here()));
+            if reader.eat(&["TO"]) {
+                let _ = reader.eat(&["SAVEPOINT"]);
+                let name = reader.identifier()?;
+                return Ok(Some(StatementKind::Transaction(Transaction::RollbackTo(name))));
             }
             StatementKind::Transaction(Transaction::Rollback { chain: chain(reader)? })
+        }
+        "SAVEPOINT" => {
+            reader.parser.advance_token();
+            StatementKind::Transaction(Transaction::Savepoint(reader.identifier()?))
+        }
+        "RELEASE" => {
+            reader.parser.advance_token();
+            let _ = reader.eat(&["SAVEPOINT"]);
+            StatementKind::Transaction(Transaction::Release(reader.identifier()?))
         }
         "PREPARE" => prepare(reader, text)?,
         "EXECUTE" => execute(reader)?,

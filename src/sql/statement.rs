@@ -293,7 +293,7 @@ pub struct SetVariable {
 }
 
 /// Statements about transaction blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Transaction {
     /// `BEGIN`, `START TRANSACTION`.
     Begin(TransactionModes),
@@ -307,6 +307,12 @@ pub enum Transaction {
         /// Begin another block at once.
         chain: bool,
     },
+    /// `SAVEPOINT`.
+    Savepoint(String),
+    /// `RELEASE SAVEPOINT`.
+    Release(String),
+    /// `ROLLBACK TO SAVEPOINT`.
+    RollbackTo(String),
     /// `SET TRANSACTION`.
     Set(TransactionModes),
     /// `SET SESSION CHARACTERISTICS AS TRANSACTION`.

@@ -61,6 +61,8 @@ sql_states! {
     IdleInTransactionTimeout = "25P03",
     /// No such prepared statement.
     InvalidStatementName = "26000",
+    /// No such savepoint.
+    InvalidSavepoint = "3B001",
     /// No such cursor or portal.
     InvalidCursorName = "34000",
     /// Somebody else changed what the transaction block read.

@@ -28,7 +28,7 @@ TYPES = [
     ("varchar(10)", ["abc"]),
     ("boolean", [True, False]),
     ("bytea", [b"", b"\x00\xff'\\"]),
-    ("date", [dt.date(2020, 2, 29), dt.date(1, 1, 1)]),
+    ("date", [dt.date(2020, 2, 29), dt.date(1000, 1, 1)]),
     ("time", [dt.time(23, 59, 59, 999999), dt.time(0)]),
     ("timestamp", [dt.datetime(1969, 12, 31, 23, 59, 59, 999999), dt.datetime(2262, 4, 12, 1)]),
     ("timestamptz", [dt.datetime(2013, 1, 1, 5, 0, 0, 500000, tzinfo=UTC)]),
@@ -129,7 +129,7 @@ def test_psycopg2(table):
         for index, (kind, values) in enumerate(TYPES):
             for number, value in enumerate(values):
                 cursor.execute(
-                    f"INSERT INTO t (k, c{index}) VALUES (%s, %s::{kind})", [index * 10 + number, value]
+                    f"INSERT INTO t (k, c{index}) VALUES (%s, CAST(%s AS {kind}))", [index * 10 + number, value]
                 )
     with connection, connection.cursor() as cursor:
         for index, (kind, values) in enumerate(TYPES):
@@ -192,12 +192,10 @@ def test_settings_are_reported(server):
         connection.execute("SET TIME ZONE 'America/New_York'")
         assert connection.info.parameter_status("TimeZone") == "America/New_York"
         assert connection.execute("SHOW statement_timeout").fetchone() == ("5000",)
-        at = connection.execute("SELECT TIMESTAMPTZ '2024-07-01 12:00:00+00'::text").fetchone()
         value = connection.execute("SELECT TIMESTAMPTZ '2024-07-01 12:00:00+00'").fetchone()[0]
         assert value == dt.datetime(2024, 7, 1, 12, tzinfo=UTC) and value.utcoffset() == dt.timedelta(hours=-4)
         connection.execute("RESET TIME ZONE")
         assert connection.info.parameter_status("TimeZone") == "Asia/Tokyo"
-        del at
     assert server.connect().info.parameter_status("server_version").startswith("16")
 
 

@@ -24,6 +24,8 @@ def connection(server):
     with server.connect() as connection:
         connection.execute(SCHEMA)
         connection.execute(VALUES)
+        # Sees what other sessions were answered.
+        connection.execute("SET clink.read = 'strict'")
         yield connection
 
 

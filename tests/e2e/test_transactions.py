@@ -18,6 +18,13 @@ def accounts(server):
     return server
 
 
+def watcher(server):
+    """A session that sees what others were answered."""
+    connection = server.connect()
+    connection.execute("SET clink.read = 'strict'")
+    return connection
+
+
 def blocks(server):
     """A connection in the mode that drivers have by default: BEGIN before the first statement."""
     host, port = server.pg.rsplit(":", 1)
@@ -25,7 +32,7 @@ def blocks(server):
 
 
 def test_changes_come_at_one_time(accounts):
-    with blocks(accounts) as connection, accounts.connect() as other:
+    with blocks(accounts) as connection, watcher(accounts) as other:
         connection.execute("UPDATE accounts SET balance = balance - 30 WHERE id = 1")
         connection.execute("UPDATE accounts SET balance = balance + 30 WHERE id = 2")
         # A statement sees what the block did before.
@@ -76,7 +83,7 @@ def test_keys_are_checked_against_the_block(accounts):
 
 
 def test_all_reads_are_of_one_time(accounts):
-    with blocks(accounts) as connection, accounts.connect() as other:
+    with blocks(accounts) as connection, watcher(accounts) as other:
         assert one(connection, "SELECT total FROM total") == 300
         other.execute("INSERT INTO accounts VALUES (4, 50)")
         other.execute("INSERT INTO log VALUES ('later')")
@@ -143,18 +150,18 @@ def test_a_client_that_goes_away_leaves_nothing(accounts):
     connection = blocks(accounts)
     connection.execute("UPDATE accounts SET balance = 0")
     connection.close()
-    with accounts.connect() as other:
+    with watcher(accounts) as other:
         other.execute("SET statement_timeout = '10s'")
         other.execute("UPDATE accounts SET balance = balance + 1")
         assert one(other, "SELECT total FROM total") == 303
 
 
 def test_blocks_survive_a_kill_whole_or_not_at_all(accounts):
-    with blocks(accounts) as connection:
-        connection.execute("UPDATE accounts SET balance = balance - 10 WHERE id = 1")
-        connection.execute("UPDATE accounts SET balance = balance + 10 WHERE id = 2")
-        connection.commit()
-        connection.execute("UPDATE accounts SET balance = 0")
-        accounts.restart()
+    connection = blocks(accounts)
+    connection.execute("UPDATE accounts SET balance = balance - 10 WHERE id = 1")
+    connection.execute("UPDATE accounts SET balance = balance + 10 WHERE id = 2")
+    connection.commit()
+    connection.execute("UPDATE accounts SET balance = 0")
+    accounts.restart()
     with accounts.connect() as connection:
         assert rows(connection, "SELECT balance FROM accounts ORDER BY id") == [(90,), (110,), (100,)]

@@ -4,15 +4,18 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arrow::array::{Array as _, ArrayRef, AsArray as _, StringArray};
+use arrow::array::{Array as _, ArrayRef, AsArray as _, Int32Array, StringArray};
 use arrow::datatypes::{DataType, Int32Type};
+use datafusion::common::ScalarValue;
 use datafusion::error::Result as DataFusionResult;
-use datafusion::logical_expr::{ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility};
+use datafusion::logical_expr::{
+    ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
+};
 use datafusion_pg_catalog::pg_catalog as library;
 
 use super::relations::{declared_key, index_definition, key_columns, query_text};
 use super::{FIRST_OID, INDEX_OID};
-use crate::catalog::{CatalogStore, Object};
+use crate::catalog::{Catalog, CatalogStore, Object};
 use crate::types::RelationId;
 
 /// All of them, over the catalog as it is when they are called.
@@ -20,7 +23,6 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
     let of = |name, answer| ScalarUDF::new_from_impl(OfRelation::new(name, answer, Arc::clone(catalog)));
     let mut functions = vec![
         library::create_current_schemas_udf(),
-        library::create_pg_get_userbyid_udf(),
         library::create_pg_table_is_visible(),
         library::create_pg_get_partkeydef_udf(),
         library::create_pg_relation_is_publishable_udf(),
@@ -36,6 +38,40 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
         library::quote_ident_udf::create_parse_ident_udf(),
         library::array_bounds_udf::create_array_upper_udf(),
         library::array_bounds_udf::create_array_lower_udf(),
+        ScalarUDF::new_from_impl(Fixed { name: "pg_get_userbyid", text: "clink", signature: any() }),
+        ScalarUDF::new_from_impl(Fixed { name: "pg_size_pretty", text: "0 bytes", signature: any() }),
+        ScalarUDF::new_from_impl(Number {
+            name: "pg_table_size",
+            answer: |_, _| Some(0),
+            catalog: Arc::clone(catalog),
+            signature: any(),
+        }),
+        ScalarUDF::new_from_impl(Number {
+            name: "to_regclass",
+            answer: |catalog, name| {
+                let (schema, name) = match name.split_once('.') {
+                    Some((schema, name)) => (Some(schema), name),
+                    None => (None, name),
+                };
+                catalog.find(schema, name.trim_matches('"')).map(|object| super::relation_oid(object.id))
+            },
+            catalog: Arc::clone(catalog),
+            signature: any(),
+        }),
+        ScalarUDF::new_from_impl(Number {
+            name: "to_regtype",
+            answer: |_, name| {
+                crate::sql::type_by_name(name).and_then(|stored| i32::try_from(crate::types::type_oid(&stored)).ok())
+            },
+            catalog: Arc::clone(catalog),
+            signature: any(),
+        }),
+        ScalarUDF::new_from_impl(Number {
+            name: "pg_advisory_unlock_all",
+            answer: |_, _| None,
+            catalog: Arc::clone(catalog),
+            signature: Signature::one_of(vec![TypeSignature::Nullary, TypeSignature::VariadicAny], Volatility::Stable),
+        }),
         of("pg_get_constraintdef", |object| {
             (!declared_key(object).is_empty()).then(|| format!("PRIMARY KEY ({})", key_columns(object)))
         }),
@@ -52,7 +88,7 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
         of("pg_get_function_result", |_| None),
         of("pg_get_function_arguments", |_| None),
         of("pg_get_function_identity_arguments", |_| None),
-        ScalarUDF::new_from_impl(FirstText { signature: Signature::variadic_any(Volatility::Stable) }),
+        ScalarUDF::new_from_impl(FirstText { signature: any() }),
     ];
     for name in [
         "has_table_privilege",
@@ -70,6 +106,86 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
             .push(ScalarUDF::new_from_impl(Always { name, signature: Signature::variadic_any(Volatility::Stable) }));
     }
     functions
+}
+
+fn any() -> Signature {
+    Signature::variadic_any(Volatility::Stable)
+}
+
+/// The same text for every row.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Fixed {
+    name: &'static str,
+    text: &'static str,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for Fixed {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> DataFusionResult<DataType> {
+        Ok(DataType::Utf8)
+    }
+
+    fn invoke_with_args(&self, _: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
+        Ok(ColumnarValue::Scalar(ScalarValue::Utf8(Some(self.text.to_owned()))))
+    }
+}
+
+/// A number for a text; NULL for others.
+struct Number {
+    name: &'static str,
+    answer: fn(&Catalog, &str) -> Option<i32>,
+    catalog: Arc<CatalogStore>,
+    signature: Signature,
+}
+
+impl fmt::Debug for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+impl PartialEq for Number {
+    fn eq(&self, other: &Number) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Number {}
+
+impl Hash for Number {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
+    }
+}
+
+impl ScalarUDFImpl for Number {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> DataFusionResult<DataType> {
+        Ok(DataType::Int32)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
+        let Some(texts) = args.args.first() else { return Ok(ColumnarValue::Scalar(ScalarValue::Int32(None))) };
+        let texts = arrow::compute::cast(&texts.to_array(args.number_rows)?, &DataType::Utf8)?;
+        let catalog = self.catalog.current();
+        let numbers: Int32Array = texts.as_string::<i32>().iter().map(|text| (self.answer)(&catalog, text?)).collect();
+        Ok(ColumnarValue::Array(Arc::new(numbers)))
+    }
 }
 
 /// A text about the relation whose number is the first argument.

@@ -159,8 +159,8 @@ fn classes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
             ("relrewrite", Values::Int(|_| Some(0))),
             ("relfrozenxid", Values::Int(|_| Some(0))),
             ("relminmxid", Values::Int(|_| Some(0))),
-            ("relacl", Values::Text(|_| None)),
-            ("reloptions", Values::Text(|_| None)),
+            ("relacl", Values::NoTexts),
+            ("reloptions", Values::NoTexts),
             ("relpartbound", Values::Text(|_| None)),
         ],
     )
@@ -228,9 +228,9 @@ fn attributes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
             ("attislocal", Values::Boolean(|_| true)),
             ("attinhcount", Values::Int(|_| Some(0))),
             ("attcollation", Values::Int(|row| Some(if matches!(row.type_oid, 25 | 1043) { 100 } else { 0 }))),
-            ("attacl", Values::Text(|_| None)),
-            ("attoptions", Values::Text(|_| None)),
-            ("attfdwoptions", Values::Text(|_| None)),
+            ("attacl", Values::NoTexts),
+            ("attoptions", Values::NoTexts),
+            ("attfdwoptions", Values::NoTexts),
             ("attmissingval", Values::Text(|_| None)),
         ],
     )
@@ -265,8 +265,8 @@ fn namespaces(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
             ("oid", Values::Int(|name| Some(schema_oid(name)))),
             ("nspname", Values::Text(|name| Some(name.clone()))),
             ("nspowner", Values::Int(|_| Some(OWNER))),
-            ("nspacl", Values::Text(|_| None)),
-            ("options", Values::Text(|_| None)),
+            ("nspacl", Values::NoTexts),
+            ("options", Values::NoTexts),
         ],
     )
 }
@@ -274,11 +274,6 @@ fn namespaces(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
 /// Column numbers as PostgreSQL prints an `int2vector`.
 fn vector(key: &[usize]) -> String {
     key.iter().map(|column| (column + 1).to_string()).collect::<Vec<_>>().join(" ")
-}
-
-/// Column numbers as PostgreSQL prints an `int2[]`.
-fn array(key: &[usize]) -> String {
-    format!("{{{}}}", key.iter().map(|column| (column + 1).to_string()).collect::<Vec<_>>().join(","))
 }
 
 fn keyed(catalog: &Catalog) -> Vec<&Arc<Object>> {
@@ -336,8 +331,11 @@ fn constraints(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
             ("conislocal", Values::Boolean(|_| true)),
             ("coninhcount", Values::Int(|_| Some(0))),
             ("connoinherit", Values::Boolean(|_| true)),
-            ("conkey", Values::Text(|object| Some(array(declared_key(object))))),
-            ("confkey", Values::Text(|_| None)),
+            (
+                "conkey",
+                Values::Numbers(|object| Some(declared_key(object).iter().map(|column| small(column + 1)).collect())),
+            ),
+            ("confkey", Values::Numbers(|_| None)),
             ("conbin", Values::Text(|_| None)),
         ],
     )

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, Float32Array, Int16Array, Int32Array, RecordBatch, StringArray};
-use arrow::datatypes::{Field, Schema};
+use arrow::array::{
+    ArrayRef, BooleanArray, Float32Array, Int16Array, Int16Builder, Int32Array, ListBuilder, RecordBatch, StringArray,
+    new_null_array,
+};
+use arrow::datatypes::{DataType, Field, Schema};
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
 
@@ -12,6 +15,10 @@ use crate::types::Result;
 /// A column's values over the rows of type `T`.
 pub(super) enum Values<T> {
     Text(fn(&T) -> Option<String>),
+    /// An array of texts that is NULL.
+    NoTexts,
+    /// An array of column numbers.
+    Numbers(fn(&T) -> Option<Vec<i16>>),
     Boolean(fn(&T) -> bool),
     Small(fn(&T) -> i16),
     Int(fn(&T) -> Option<i32>),
@@ -28,6 +35,17 @@ pub(super) fn table<T>(rows: &[T], columns: &[(&str, Values<T>)]) -> Result<Arc<
     for (name, values) in columns {
         let array: ArrayRef = match values {
             Values::Text(of) => Arc::new(rows.iter().map(of).collect::<StringArray>()),
+            Values::NoTexts => {
+                let list = DataType::List(Arc::new(Field::new_list_field(DataType::Utf8, true)));
+                new_null_array(&list, rows.len())
+            }
+            Values::Numbers(of) => {
+                let mut builder = ListBuilder::new(Int16Builder::new());
+                for row in rows {
+                    builder.append_option(of(row).map(|numbers| numbers.into_iter().map(Some)));
+                }
+                Arc::new(builder.finish())
+            }
             Values::Boolean(of) => Arc::new(rows.iter().map(|row| Some(of(row))).collect::<BooleanArray>()),
             Values::Small(of) => Arc::new(rows.iter().map(|row| Some(of(row))).collect::<Int16Array>()),
             Values::Int(of) => Arc::new(rows.iter().map(of).collect::<Int32Array>()),

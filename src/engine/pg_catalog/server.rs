@@ -60,7 +60,7 @@ fn database() -> Result<Arc<dyn TableProvider>> {
             ("daticulocale", Values::Text(|()| None)),
             ("daticurules", Values::Text(|()| None)),
             ("datcollversion", Values::Text(|()| None)),
-            ("datacl", Values::Text(|()| None)),
+            ("datacl", Values::NoTexts),
         ],
     )
 }
@@ -81,7 +81,7 @@ fn roles() -> Result<Arc<dyn TableProvider>> {
             ("rolpassword", Values::Text(|()| None)),
             ("rolvaliduntil", Values::Text(|()| None)),
             ("rolbypassrls", Values::Boolean(|()| true)),
-            ("rolconfig", Values::Text(|()| None)),
+            ("rolconfig", Values::NoTexts),
         ],
     )
 }
@@ -98,7 +98,7 @@ fn users() -> Result<Arc<dyn TableProvider>> {
             ("usebypassrls", Values::Boolean(|()| true)),
             ("passwd", Values::Text(|()| None)),
             ("valuntil", Values::Text(|()| None)),
-            ("useconfig", Values::Text(|()| None)),
+            ("useconfig", Values::NoTexts),
         ],
     )
 }
@@ -110,8 +110,8 @@ fn tablespaces() -> Result<Arc<dyn TableProvider>> {
             ("oid", Values::Int(|()| Some(1663))),
             ("spcname", Values::Text(|()| Some("pg_default".into()))),
             ("spcowner", Values::Int(|()| Some(OWNER))),
-            ("spcacl", Values::Text(|()| None)),
-            ("spcoptions", Values::Text(|()| None)),
+            ("spcacl", Values::NoTexts),
+            ("spcoptions", Values::NoTexts),
         ],
     )
 }

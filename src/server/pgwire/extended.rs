@@ -30,7 +30,7 @@ use pgwire::messages::response::{EmptyQueryResponse, ReadyForQuery};
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Connection, cancel_requests, send_notices};
-use super::messages::{command_complete, describe};
+use super::messages::{Severity, command_complete, describe, error_info};
 use super::parameters;
 use super::rows::{Formats, RowBuffer, check_width, send_batch, send_rows};
 use crate::engine::{Answer, Parameter, Prepared, Session, Tag, TransactionStatus};
@@ -222,6 +222,15 @@ impl Connection {
                 let schema = stored.prepared.and_then(|prepared| prepared.schema().map(Arc::clone));
                 (schema, Formats::All(pgwire::api::results::FieldFormat::Text))
             }
+            // A cursor of SQL is a portal too.
+            TARGET_TYPE_BYTE_PORTAL if !extended.portals.contains_key(name.unwrap_or_default()) => {
+                match session.cursor_schema(name.unwrap_or_default()) {
+                    Ok(schema) => (Some(schema), Formats::All(pgwire::api::results::FieldFormat::Text)),
+                    Err(_) => {
+                        return Err(extended.portal(name).err().unwrap_or_else(|| Error::internal("a portal came")));
+                    }
+                }
+            }
             TARGET_TYPE_BYTE_PORTAL => match extended.portal(name)? {
                 Portal::Empty | Portal::Finished(_) => (None, Formats::All(pgwire::api::results::FieldFormat::Text)),
                 Portal::Bound { prepared, formats, .. } => {
@@ -334,7 +343,10 @@ impl Connection {
         if !prepared.schema().is_some_and(|described| same_types(described, &schema)) {
             let error =
                 Error::unsupported("cached plan must not change result type").hint("Prepare the statement again.");
-            return Err(self.named(&error));
+            let mut info = error_info(&error, Severity::Error);
+            // Drivers know by PostgreSQL's routine that they can prepare it again.
+            info.routine = Some("RevalidateCachedQuery".to_owned());
+            return Err(PgWireError::UserError(Box::new(info)));
         }
         let formats = Formats::of_portal(formats, schema.fields().len()).map_err(|error| self.named(&error))?;
         if rows_max == 0 {
