@@ -21,7 +21,7 @@ pub(crate) fn rewritten(query: &Query) -> Option<Query> {
         return None;
     }
     if is_asyncpg_types(query) {
-        return super::parser::parse_query(ASYNCPG_TYPES).ok().map(|query| *query);
+        return asyncpg_types(query);
     }
     static RULES: LazyLock<PostgresCompatibilityParser> = LazyLock::new(PostgresCompatibilityParser::new);
     let statement = Statement::Query(Box::new(query.clone()));
@@ -116,6 +116,38 @@ const ASYNCPG_TYPES: &str = "SELECT t.oid AS oid, 'pg_catalog' AS ns, t.typname 
 fn is_asyncpg_types(query: &Query) -> bool {
     let named = |with: &ast::With| with.cte_tables.iter().any(|cte| cte.alias.name.value == "typeinfo_tree");
     query.with.as_ref().is_some_and(named)
+}
+
+/// The short form, about the same types.
+fn asyncpg_types(query: &Query) -> Option<Query> {
+    /// Finds `…::oid[]`.
+    struct Asked;
+    impl Visitor for Asked {
+        type Break = Expr;
+        fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<Expr> {
+            match expression {
+                Expr::Cast { expr, data_type, .. } if catalog_type(data_type).is_some_and(|name| name == "oid[]") => {
+                    ControlFlow::Break(expr.as_ref().clone())
+                }
+                _ => ControlFlow::Continue(()),
+            }
+        }
+    }
+    /// Puts it in the place of `$1`.
+    struct Put(Expr);
+    impl VisitorMut for Put {
+        type Break = ();
+        fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+            if matches!(expression, Expr::Value(value) if matches!(value.value, ast::Value::Placeholder(_))) {
+                *expression = self.0.clone();
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let ControlFlow::Break(asked) = query.visit(&mut Asked) else { return None };
+    let mut short = super::parser::parse_query(ASYNCPG_TYPES).ok()?;
+    let _ = VisitMut::visit(&mut *short, &mut Put(asked));
+    Some(*short)
 }
 
 /// Subqueries in the forms that the planner takes.
@@ -234,6 +266,24 @@ fn catalog_type(data_type: &DataType) -> Option<String> {
     own.then_some(bare)
 }
 
+/// The type that columns of one of the catalog's types have here; `None` for other types.
+pub(crate) fn stored_type(data_type: &DataType) -> Option<DataType> {
+    let name = catalog_type(data_type)?;
+    // char(n) is no type of the catalog, "char" is.
+    if name == "char" && !data_type.to_string().contains('"') {
+        return None;
+    }
+    let array = name.ends_with("[]");
+    let item = match name.trim_end_matches("[]") {
+        "oid" | "xid" | "int4" => DataType::Int(None),
+        "int2" => DataType::SmallInt(None),
+        "int8" => DataType::BigInt(None),
+        "bool" => DataType::Boolean,
+        _ => DataType::Text,
+    };
+    Some(if array { DataType::Array(ast::ArrayElemTypeDef::SquareBracket(Box::new(item), None)) } else { item })
+}
+
 /// Stops at the first word of the catalog.
 struct Mentions;
 
@@ -251,9 +301,7 @@ impl Visitor for Mentions {
     fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
         let found = match expression {
             Expr::Function(Function { name, .. }) => names_catalog(name),
-            Expr::Cast { data_type, .. } => {
-                catalog_type(data_type).is_some_and(|name| name != "char" || data_type.to_string().contains('"'))
-            }
+            Expr::Cast { data_type, .. } => stored_type(data_type).is_some(),
             Expr::BinaryOp { op: ast::BinaryOperator::PGCustomBinaryOperator(_), .. } => true,
             _ => false,
         };
@@ -269,15 +317,9 @@ impl VisitorMut for Types {
 
     fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
         if let Expr::Cast { data_type, .. } = expression
-            && let Some(name) = catalog_type(data_type)
+            && let Some(stored) = stored_type(data_type)
         {
-            *data_type = match name.as_str() {
-                "oid" | "xid" | "int4" => DataType::Int(None),
-                "int2" => DataType::SmallInt(None),
-                "int8" => DataType::BigInt(None),
-                "bool" => DataType::Boolean,
-                _ => DataType::Text,
-            };
+            *data_type = stored;
         }
         ControlFlow::Continue(())
     }

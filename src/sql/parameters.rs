@@ -9,6 +9,7 @@ use sqlparser::ast::{self, CastKind, Expr, LimitClause, Value, Visit, VisitMut, 
 use sqlparser::dialect::PostgreSqlDialect;
 use sqlparser::parser::Parser;
 
+use super::catalog_queries;
 use super::planner;
 use super::statement::{CopySubject, CursorStatement, Explain, PreparedStatement, StatementKind};
 use super::tokens::{position, with_stack};
@@ -167,10 +168,12 @@ impl Visitor for Stated<'_> {
     type Break = Error;
 
     fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<Error> {
-        if let Expr::Cast { expr, data_type, .. } = expression
-            && let Ok(stored) = stored(data_type)
-        {
-            self.set(expr, stored.data_type);
+        if let Expr::Cast { expr, data_type, .. } = expression {
+            // The catalog's own types are those of its tables.
+            let data_type = catalog_queries::stored_type(data_type).unwrap_or_else(|| data_type.clone());
+            if let Ok(stored) = stored(&data_type) {
+                self.set(expr, stored.data_type);
+            }
         }
         ControlFlow::Continue(())
     }
