@@ -129,6 +129,11 @@ async fn the_sql_reference_runs() {
 }
 
 #[tokio::test]
+async fn the_connectors_run() {
+    check("docs/connectors.md").await;
+}
+
+#[tokio::test]
 async fn the_http_reference_runs() {
     check("docs/http.md").await;
 }

@@ -16,6 +16,7 @@
 //! ```text
 //! {"version":1,"op":"create","id":7,"schema":"public","name":"v","kind":"materialized_view",
 //!  "depends_on":[3],"text":"CREATE MATERIALIZED VIEW ..."}      kind: table, view, materialized_view, sink
+//!                                                               "errors":8 when it has an errors relation
 //! {"version":1,"op":"create_schema","schema":"s"}
 //! {"version":1,"op":"drop","ids":[3,7],"schemas":[]}            a whole DROP ... CASCADE is one record
 //! ```
@@ -80,6 +81,9 @@ pub struct ObjectRecord {
     pub depends_on: Vec<RelationId>,
     /// Its CREATE statement in canonical form.
     pub text: String,
+    /// The number of its errors relation, which comes and goes with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub errors: Option<RelationId>,
 }
 
 impl ObjectRecord {
@@ -92,6 +96,7 @@ impl ObjectRecord {
             kind: self.kind,
             depends_on: self.depends_on,
             text: self.text,
+            errors: self.errors,
             definition,
         }
     }
@@ -245,6 +250,7 @@ mod tests {
             kind: ObjectKind::Table,
             depends_on: vec![],
             text: format!("CREATE TABLE t{id} (\"größe\" integer)"),
+            errors: None,
         })
     }
 

@@ -14,6 +14,9 @@ mod store;
 mod version;
 
 pub use log::{CatalogLog, Change, ObjectRecord};
-pub use objects::{Definition, MaterializedView, Object, ObjectKind, SinkDefinition, Table, TableColumn, View};
+pub use objects::{
+    Definition, MaterializedView, Object, ObjectKind, SinkDefinition, Table, TableColumn, View, errors_name,
+    errors_schema,
+};
 pub use store::CatalogStore;
 pub use version::{Catalog, DEFAULT_SCHEMA, RESERVED_SCHEMAS, near_miss};

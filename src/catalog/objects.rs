@@ -1,12 +1,12 @@
 //! What the catalog holds.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use serde::{Deserialize, Serialize};
 use sqlparser::ast;
 
-use crate::exec::plan::JobPlan;
+use crate::exec::plan::{JobPlan, row_errors_schema};
 use crate::types::{Error, RelationId};
 
 /// The kinds of relations.
@@ -21,6 +21,9 @@ pub enum ObjectKind {
     MaterializedView,
     /// A standing query whose rows leave.
     Sink,
+    /// The rows of a table with a connector that could not be read, or those for which an expression of a view or sink
+    /// failed. It comes and goes with its object.
+    Errors,
 }
 
 impl ObjectKind {
@@ -31,6 +34,7 @@ impl ObjectKind {
             ObjectKind::View => "view",
             ObjectKind::MaterializedView => "materialized view",
             ObjectKind::Sink => "sink",
+            ObjectKind::Errors => "errors table",
         }
     }
 
@@ -41,6 +45,8 @@ impl ObjectKind {
             ObjectKind::View => "VIEW",
             ObjectKind::MaterializedView => "MATERIALIZED VIEW",
             ObjectKind::Sink => "SINK",
+            // No statement names it: its object's does.
+            ObjectKind::Errors => "TABLE",
         }
     }
 }
@@ -60,6 +66,8 @@ pub struct Object {
     pub depends_on: Vec<RelationId>,
     /// Its CREATE statement in canonical form.
     pub text: String,
+    /// The number of its errors relation, if it has one.
+    pub errors: Option<RelationId>,
     /// What the text means.
     pub definition: Definition,
 }
@@ -75,6 +83,10 @@ pub enum Definition {
     MaterializedView(MaterializedView),
     /// A sink.
     Sink(SinkDefinition),
+    /// The bad rows of this table with a connector.
+    Errors(RelationId),
+    /// The rows for which an expression of this view or sink failed.
+    RowErrors(RelationId),
     /// The text could not be planned when the database was opened; reads fail with the reason.
     Broken(Error),
 }
@@ -149,7 +161,44 @@ pub struct SinkDefinition {
     pub table: Option<RelationId>,
 }
 
+/// The columns of a table's errors relation.
+pub fn errors_schema() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        Arc::new(Schema::new(vec![
+            Field::new("raw", DataType::Utf8, true),
+            Field::new("error", DataType::Utf8, true),
+            Field::new("column", DataType::Utf8, true),
+            Field::new("split", DataType::Utf8, true),
+            Field::new("offset", DataType::Int64, true),
+            Field::new("time", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())), true),
+        ]))
+    });
+    Arc::clone(&SCHEMA)
+}
+
+/// The name of the errors relation of a relation.
+pub fn errors_name(name: &str) -> String {
+    format!("{name}_errors")
+}
+
 impl Object {
+    /// Its errors relation as an object of its own, if it has one.
+    pub fn errors_object(&self) -> Option<Object> {
+        self.errors.map(|id| Object {
+            id,
+            schema: self.schema.clone(),
+            name: errors_name(&self.name),
+            kind: ObjectKind::Errors,
+            depends_on: vec![self.id],
+            text: String::new(),
+            errors: None,
+            definition: match self.kind {
+                ObjectKind::Table => Definition::Errors(self.id),
+                _ => Definition::RowErrors(self.id),
+            },
+        })
+    }
+
     /// `schema.name`.
     pub fn qualified_name(&self) -> String {
         format!("{}.{}", self.schema, self.name)
@@ -162,6 +211,8 @@ impl Object {
             Definition::View(view) => Some(Arc::clone(&view.row_schema)),
             Definition::MaterializedView(view) => Some(Arc::clone(view.plan.schema())),
             Definition::Sink(sink) => Some(Arc::clone(sink.plan.schema())),
+            Definition::Errors(_) => Some(errors_schema()),
+            Definition::RowErrors(_) => Some(row_errors_schema()),
             Definition::Broken(_) => None,
         }
     }
@@ -171,7 +222,11 @@ impl Object {
         match &self.definition {
             Definition::Table(table) => &table.key,
             Definition::MaterializedView(view) => &view.plan.key,
-            Definition::View(_) | Definition::Sink(_) | Definition::Broken(_) => &[],
+            Definition::View(_)
+            | Definition::Sink(_)
+            | Definition::Errors(_)
+            | Definition::RowErrors(_)
+            | Definition::Broken(_) => &[],
         }
     }
 
@@ -181,7 +236,12 @@ impl Object {
             // Rows of a connector are only ever added.
             Definition::Table(table) => table.append_only || table.connector.is_some(),
             Definition::MaterializedView(view) => view.plan.append_only,
-            Definition::View(_) | Definition::Sink(_) | Definition::Broken(_) => false,
+            // Its oldest rows go when there are too many.
+            Definition::View(_)
+            | Definition::Sink(_)
+            | Definition::Errors(_)
+            | Definition::RowErrors(_)
+            | Definition::Broken(_) => false,
         }
     }
 

@@ -40,7 +40,7 @@ impl CatalogStore {
         for change in changes {
             match &change {
                 Change::Create(record) => {
-                    highest = highest.max(record.id.0);
+                    highest = highest.max(record.id.0).max(record.errors.map_or(0, |errors| errors.0));
                     records.insert(record.id, record.clone());
                 }
                 Change::Drop { ids, .. } => records.retain(|id, _| !ids.contains(id)),
@@ -74,6 +74,7 @@ impl CatalogStore {
             kind: object.kind,
             depends_on: object.depends_on.clone(),
             text: object.text.clone(),
+            errors: object.errors,
         };
         self.show(&Change::Create(record), Some(Arc::new(object)));
     }
@@ -90,6 +91,7 @@ impl CatalogStore {
             kind: object.kind,
             depends_on: object.depends_on.clone(),
             text: object.text.clone(),
+            errors: object.errors,
         };
         self.apply(&Change::Create(record), Some(Arc::new(object)))
     }
@@ -114,7 +116,7 @@ impl CatalogStore {
         }
         writer.log.append(change)?;
         if let Change::Create(record) = change {
-            writer.next_id = record.id.0.saturating_add(1);
+            writer.next_id = record.id.max(record.errors.unwrap_or(record.id)).0.saturating_add(1);
         }
         self.show(change, object);
         Ok(())
@@ -140,6 +142,7 @@ mod tests {
             kind: ObjectKind::View,
             depends_on: depends_on.to_vec(),
             text: format!("CREATE VIEW o{id} AS SELECT 1"),
+            errors: None,
             definition: Definition::Broken(Error::internal("not planned")),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::types::RelationId;
 
 use super::log::Change;
-use super::objects::Object;
+use super::objects::{Object, errors_name};
 
 /// The schema that is there from the start, and the search path.
 pub const DEFAULT_SCHEMA: &str = "public";
@@ -82,8 +82,13 @@ impl Catalog {
         let mut next = self.clone();
         match change {
             Change::Create(record) => {
-                next.schemas.entry(record.schema.clone()).or_default().insert(record.name.clone(), record.id);
+                let names = next.schemas.entry(record.schema.clone()).or_default();
+                names.insert(record.name.clone(), record.id);
+                if let Some(errors) = record.errors {
+                    names.insert(errors_name(&record.name), errors);
+                }
                 if let Some(object) = object {
+                    next.objects.extend(object.errors_object().map(|errors| (errors.id, Arc::new(errors))));
                     next.objects.insert(record.id, object);
                 }
             }
@@ -152,6 +157,7 @@ mod tests {
             kind: ObjectKind::View,
             depends_on: depends_on.iter().copied().map(RelationId).collect(),
             text: String::new(),
+            errors: None,
         };
         let object = record.clone().into_object(Definition::Broken(Error::internal("not planned")));
         catalog.after(&Change::Create(record), Some(Arc::new(object)))

@@ -1,19 +1,23 @@
 //! The ends where rows enter and leave, each behind the traits of [`crate::exec::source`].
 //!
 //! ```text
-//! WITH (…) → Options → Connectors::open → Arc<dyn Source>
-//!                                          └ file/  reads bytes and cuts them into records
-//!                                            formats/  record → columns
+//! WITH (…) → Options → Connectors::open → SourceTable { Arc<dyn Source>, … }
+//!                                          ├ file/     reads bytes and cuts them into records
+//!                                          │   formats/  record → columns
+//!                                          └ datagen, nexmark: rows made up by number
 //! ```
 //!
 //! Deliberately absent: SQL, the wires, and any list of connectors that is not a value.
 
 mod blackhole;
+mod datagen;
 pub(crate) mod file;
 pub(crate) mod formats;
+mod generated;
+mod nexmark;
 pub mod options;
 mod print;
 mod registry;
 
 pub use options::OptionValue;
-pub use registry::{ConnectorColumn, Connectors};
+pub use registry::{ConnectorColumn, Connectors, OnError, SourceTable};

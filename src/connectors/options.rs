@@ -2,8 +2,13 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use crate::types::{Error, Result, SqlState};
+
+/// No option names a longer span of time: a thousand years.
+const DURATION_MAX: Duration = Duration::from_secs(365_250 * 86_400);
 
 /// A value of a `WITH` option and where it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,6 +26,51 @@ impl OptionValue {
             .hint(format!("{expected}."))
             .position(self.position)
     }
+
+    /// The value as a span of time.
+    ///
+    /// # Errors
+    /// 22023 when it is not a number with a unit.
+    pub(crate) fn duration(&self, name: &str) -> Result<Duration> {
+        let text = self.text.trim();
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let seconds = match unit.trim().to_ascii_lowercase().as_str() {
+            "us" | "microsecond" | "microseconds" => 1e-6,
+            "ms" | "millisecond" | "milliseconds" => 1e-3,
+            "s" | "sec" | "second" | "seconds" => 1.0,
+            "min" | "minute" | "minutes" => 60.0,
+            "h" | "hour" | "hours" => 3_600.0,
+            "d" | "day" | "days" => 86_400.0,
+            _ => return Err(self.invalid(name, "Use a number and a unit, such as '5 seconds' or '100 ms'")),
+        };
+        let duration = number.parse::<f64>().ok().and_then(|number| Duration::try_from_secs_f64(number * seconds).ok());
+        duration
+            .filter(|duration| *duration <= DURATION_MAX)
+            .ok_or_else(|| self.invalid(name, "Use a number and a unit, such as '5 seconds' or '100 ms'"))
+    }
+
+    /// The meaning of the value among some words, in any case.
+    ///
+    /// # Errors
+    /// 22023 with the near miss when it is none of them.
+    pub(crate) fn choose<T: Clone>(&self, name: &str, choices: &[(&str, T)]) -> Result<T> {
+        let given = self.text.to_ascii_lowercase();
+        if let Some((_, meaning)) = choices.iter().find(|(word, _)| *word == given) {
+            return Ok(meaning.clone());
+        }
+        let words: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
+        let list = match words.split_last() {
+            Some((last, [])) => (*last).to_owned(),
+            Some((last, others)) => format!("{} or {last}", others.join(", ")),
+            None => String::new(),
+        };
+        let expected = match near_miss(&given, &words) {
+            Some(near) => format!("Did you mean \"{near}\"? Use {list}"),
+            None => format!("Use {list}"),
+        };
+        Err(self.invalid(name, &expected))
+    }
 }
 
 /// The options of one statement, and which of them were asked for.
@@ -28,11 +78,13 @@ impl OptionValue {
 pub(crate) struct Options<'a> {
     values: &'a BTreeMap<String, OptionValue>,
     known: RefCell<Vec<&'static str>>,
+    /// Beginnings of names that stand for many.
+    families: RefCell<Vec<String>>,
 }
 
 impl<'a> Options<'a> {
     pub(crate) fn new(values: &'a BTreeMap<String, OptionValue>) -> Options<'a> {
-        Options { values, known: RefCell::new(Vec::new()) }
+        Options { values, known: RefCell::default(), families: RefCell::default() }
     }
 
     /// The value of an option, which thereby is a known one.
@@ -67,19 +119,59 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Refuses by name options that are known and not built.
+    /// A whole number within bounds.
     ///
     /// # Errors
-    /// 0A000 when one of them is given.
-    pub(crate) fn refuse(&self, names: &[&str]) -> Result<()> {
-        for name in names {
-            if let Some(value) = self.values.get(*name) {
-                return Err(Error::unsupported(format!("option \"{name}\" is not supported yet"))
-                    .hint("Leave the option out.")
-                    .position(value.position));
-            }
+    /// 22023 when it is not one, or beyond the bounds.
+    pub(crate) fn integer(&self, name: &'static str, bounds: RangeInclusive<u64>) -> Result<Option<u64>> {
+        let Some(value) = self.take(name) else {
+            return Ok(None);
+        };
+        match value.text.trim().parse::<u64>() {
+            Ok(number) if bounds.contains(&number) => Ok(Some(number)),
+            _ => Err(value.invalid(name, &format!("Use a whole number from {} to {}", bounds.start(), bounds.end()))),
         }
-        Ok(())
+    }
+
+    /// A share: a number from 0 to 1.
+    ///
+    /// # Errors
+    /// 22023 when it is not one.
+    pub(crate) fn share(&self, name: &'static str) -> Result<f64> {
+        let Some(value) = self.take(name) else {
+            return Ok(0.0);
+        };
+        match value.text.trim().parse::<f64>() {
+            Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+            _ => Err(value.invalid(name, "Use a number from 0 to 1, such as 0.01")),
+        }
+    }
+
+    /// A span of time.
+    ///
+    /// # Errors
+    /// 22023 when it is not a number with a unit.
+    pub(crate) fn duration(&self, name: &'static str) -> Result<Option<Duration>> {
+        self.take(name).map(|value| value.duration(name)).transpose()
+    }
+
+    /// One of some words.
+    ///
+    /// # Errors
+    /// 22023 with the near miss when it is none of them.
+    pub(crate) fn choice<T: Clone>(&self, name: &'static str, choices: &[(&str, T)]) -> Result<Option<T>> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(value) => value.choose(name, choices).map(Some),
+        }
+    }
+
+    /// The options whose names begin with `prefix`, which thereby are known: the rest of the name and the value.
+    pub(crate) fn take_all(&self, prefix: &str) -> Vec<(&'a str, &'a OptionValue)> {
+        let found: Vec<_> =
+            self.values.iter().filter_map(|(key, value)| Some((key.strip_prefix(prefix)?, value))).collect();
+        self.families.borrow_mut().push(prefix.to_owned());
+        found
     }
 
     /// Refuses what nobody took.
@@ -89,7 +181,7 @@ impl<'a> Options<'a> {
     pub(crate) fn finish(&self) -> Result<()> {
         let known = self.known.borrow();
         for (name, value) in self.values {
-            if known.contains(&name.as_str()) {
+            if known.contains(&name.as_str()) || self.families.borrow().iter().any(|family| name.starts_with(family)) {
                 continue;
             }
             let mut list: Vec<&str> = known.clone();
@@ -157,6 +249,17 @@ mod tests {
         assert_eq!(error.message(), "unknown option \"formt\"");
         assert_eq!(error.hint_text(), Some("Did you mean \"format\"? Known options: format, path."));
         assert_eq!(error.position_at(), Some(10));
+    }
+
+    #[test]
+    fn spans_of_time() {
+        let duration = |text: &str| OptionValue { text: text.to_owned(), position: 1 }.duration("o").ok();
+        assert_eq!(duration("5 seconds"), Some(Duration::from_secs(5)));
+        assert_eq!(duration("1.5ms"), Some(Duration::from_micros(1_500)));
+        assert_eq!(duration("2 h"), Some(Duration::from_secs(7_200)));
+        for wrong in ["5", "", "s", "-1 s", "5 parsecs", "1e9 d"] {
+            assert_eq!(duration(wrong), None, "{wrong}");
+        }
     }
 
     #[test]

@@ -33,8 +33,49 @@ pub(crate) fn schema_of(columns: &[ConnectorColumn]) -> SchemaRef {
     Arc::new(Schema::new(fields))
 }
 
-/// Makes a source from its options. It takes the options it knows; what is left over is refused.
-type Opener = fn(&mut Options<'_>, &[ConnectorColumn]) -> Result<Arc<dyn Source>>;
+/// What becomes of rows that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// They are counted and kept as rows of a table of their own.
+    Table,
+    /// They are counted.
+    Skip,
+    /// The first one fails what reads the source.
+    Fail,
+}
+
+/// A source as a table uses it.
+#[derive(Clone)]
+pub struct SourceTable {
+    /// The connector's name.
+    pub connector: String,
+    /// The rows.
+    pub source: Arc<dyn Source>,
+    /// What becomes of those that cannot be read.
+    pub on_error: OnError,
+    /// How many of them are kept; the oldest go first.
+    pub errors_retention: usize,
+    /// Rows a second that are read at most, all splits together.
+    pub rate_limit: Option<u64>,
+}
+
+/// Rows that cannot be read and are kept when nothing else is said.
+const ERRORS_RETENTION: u64 = 100_000;
+/// The most that can be said.
+const ERRORS_RETENTION_MAX: u64 = 100_000_000;
+/// The most rows a second that a limit may name.
+const RATE_MAX: u64 = 1_000_000_000;
+
+/// What an opener made of its options.
+pub(crate) struct Opened {
+    /// The rows.
+    pub(crate) source: Arc<dyn Source>,
+    /// Rows a second that the source itself asks for.
+    pub(crate) rate: Option<u64>,
+}
+
+/// Makes a source from its options. It takes the options it knows and refuses what is left over.
+type Opener = fn(&Options<'_>, &[ConnectorColumn]) -> Result<Opened>;
 
 /// Makes a sink from its options, likewise.
 type SinkOpener = fn(&mut Options<'_>, &[ConnectorColumn]) -> Result<Arc<dyn Sink>>;
@@ -50,7 +91,12 @@ impl Connectors {
     /// The connectors that come with clink.
     pub fn standard() -> Connectors {
         let mut openers: BTreeMap<&'static str, Opener> = BTreeMap::new();
-        openers.insert("file", FileSource::from_options);
+        openers.insert("file", |options, columns| {
+            let rate = options.integer("rate_limit", 1..=RATE_MAX)?;
+            Ok(Opened { source: FileSource::from_options(options, columns)?, rate })
+        });
+        openers.insert("datagen", super::datagen::open);
+        openers.insert("nexmark", super::nexmark::open);
         let mut sinks: BTreeMap<&'static str, SinkOpener> = BTreeMap::new();
         sinks.insert("blackhole", Blackhole::from_options);
         sinks.insert("file", FileSink::from_options);
@@ -63,21 +109,30 @@ impl Connectors {
     ///
     /// # Errors
     /// 22023 with the option's position for an unknown or malformed one, 0A000 for what is known
-    /// and not built, 58P01 when the file is not there.
-    pub fn open(
-        &self,
-        options: &BTreeMap<String, OptionValue>,
-        columns: &[ConnectorColumn],
-    ) -> Result<Arc<dyn Source>> {
-        let mut options = Options::new(options);
+    /// and not built, 58P01 when a file is not there.
+    pub fn open(&self, options: &BTreeMap<String, OptionValue>, columns: &[ConnectorColumn]) -> Result<SourceTable> {
+        let options = Options::new(options);
         let Some(connector) = options.take("connector") else {
             return Err(Error::new(SqlState::InvalidParameterValue, "option \"connector\" is missing")
                 .hint(format!("Add it, such as connector = 'file'. Known: {}.", self.names())));
         };
-        match self.openers.get(connector.text.as_str()) {
-            Some(open) => open(&mut options, columns),
-            None => Err(self.unknown(connector)),
+        let Some(open) = self.openers.get(connector.text.as_str()) else {
+            return Err(self.unknown(connector));
+        };
+        let known = [("table", OnError::Table), ("skip", OnError::Skip), ("fail", OnError::Fail)];
+        let on_error = options.choice("on_error", &known)?.unwrap_or(OnError::Table);
+        let retention = options.integer("errors_retention", 1..=ERRORS_RETENTION_MAX)?;
+        if let Some(value) = options.take("errors_retention").filter(|_| on_error != OnError::Table) {
+            return Err(value.invalid("errors_retention", "Leave it out: it goes with on_error = 'table'"));
         }
+        let Opened { source, rate } = open(&options, columns)?;
+        Ok(SourceTable {
+            connector: connector.text.clone(),
+            source,
+            on_error,
+            errors_retention: usize::try_from(retention.unwrap_or(ERRORS_RETENTION)).unwrap_or(usize::MAX),
+            rate_limit: rate,
+        })
     }
 
     /// Makes the sink that `options` describe, likewise.
@@ -113,14 +168,18 @@ impl Connectors {
     }
 
     fn unknown(&self, connector: &OptionValue) -> Error {
-        const PLANNED: [&str; 4] = ["kafka", "datagen", "http", "s3"];
+        const PLANNED: [&str; 4] = ["kafka", "http", "s3", "postgres"];
         let name = &connector.text;
         let error = if PLANNED.contains(&name.as_str()) {
             Error::unsupported(format!("connector \"{name}\" is not supported yet"))
         } else {
             Error::new(SqlState::InvalidParameterValue, format!("connector \"{name}\" does not exist"))
         };
-        error.hint(format!("Known connectors: {}.", self.names())).position(connector.position)
+        let known: Vec<&str> = self.openers.keys().copied().collect();
+        let near = super::options::near_miss(name, &known).map(|near| format!("Did you mean \"{near}\"? "));
+        error
+            .hint(format!("{}Known connectors: {}.", near.unwrap_or_default(), self.names()))
+            .position(connector.position)
     }
 
     fn names(&self) -> String {

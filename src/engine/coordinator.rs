@@ -15,12 +15,13 @@ use super::feeds::WakeOnce;
 use super::installed::{Relations, gone};
 use super::sequencer::{Request, Sequencer, stopping};
 use super::sinks::SinkTarget;
+use super::source_progress::SourceProgress;
 use super::timeline::TimelineLog;
+use crate::connectors::SourceTable;
 use crate::env::Env;
 use crate::exec::arrangement::{Cursor, Layout, Selection};
 use crate::exec::plan::JobPlan;
 use crate::exec::relation::{Progress, RelationShared, lock};
-use crate::exec::source::Source;
 use crate::exec::{Executor, ExecutorConfig, Peek, PeekAnswer, PeekRange, WorkerCommand};
 use crate::state::HeadFile;
 use crate::types::{Chunk, Error, KeyGroup, RelationId, Result, SqlState, Time};
@@ -61,12 +62,22 @@ pub enum RelationKind {
     /// A connector; no rows are kept, every job reads the source.
     External {
         /// The rows outside.
-        source: Arc<dyn Source>,
+        source: SourceTable,
     },
+    /// The rows of an external table that could not be read. Installed after its table; it runs from the first job on
+    /// that table on.
+    Errors {
+        /// The table.
+        of: RelationId,
+    },
+    /// The rows for which an expression of a view or sink failed: it runs with that job.
+    RowErrors,
     /// A standing query whose rows are kept.
     View {
         /// Its plan.
         plan: Arc<JobPlan>,
+        /// Its errors relation, if it has one.
+        errors: Option<RelationId>,
     },
     /// A standing query whose rows leave.
     Sink {
@@ -74,6 +85,8 @@ pub enum RelationKind {
         plan: Arc<JobPlan>,
         /// Where to.
         target: SinkTarget,
+        /// Its errors relation, if it has one.
+        errors: Option<RelationId>,
     },
 }
 
@@ -190,6 +203,9 @@ impl Coordinator {
             last_time: Arc::clone(&last_time),
             feeds: Vec::new(),
             bindings: Default::default(),
+            errors: Default::default(),
+            bad_rows: Default::default(),
+            recovering: false,
             waiting_for_feeds: Vec::new(),
         };
         let sequencer = std::thread::Builder::new().name("sequencer".to_owned()).spawn(move || sequencer.run())?;
@@ -394,6 +410,11 @@ impl Coordinator {
     /// The state of a relation; `None` when it is not installed.
     pub fn status(&self, relation: RelationId) -> Option<RelationStatus> {
         self.inner.relations.status(relation)
+    }
+
+    /// How far an external table was read; `None` for other relations.
+    pub(crate) fn source_progress(&self, relation: RelationId) -> Option<Arc<SourceProgress>> {
+        self.inner.relations.progress_of(relation)
     }
 
     /// The last time handed out.

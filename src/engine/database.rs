@@ -11,9 +11,8 @@ use datafusion::execution::session_state::SessionStateBuilder;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{Catalog, CatalogStore, Definition, Object, ObjectKind};
-use crate::connectors::Connectors;
+use crate::connectors::{Connectors, SourceTable};
 use crate::env::Env;
-use crate::exec::source::Source;
 use crate::sql;
 use crate::types::{Error, RelationId, Result, Time};
 
@@ -36,7 +35,7 @@ pub struct Engine {
     catalog: Arc<CatalogStore>,
     connectors: Connectors,
     /// The connector of each external table.
-    sources: Mutex<HashMap<RelationId, Arc<dyn Source>>>,
+    sources: Mutex<HashMap<RelationId, SourceTable>>,
     /// What writers of each table share.
     writers: Mutex<HashMap<RelationId, Arc<Writer>>>,
     /// Whose turn it is to write each table.
@@ -128,6 +127,9 @@ impl Engine {
             ObjectKind::Table => "table",
             ObjectKind::MaterializedView => "materialized view",
             ObjectKind::Sink => "sink",
+            // It runs from the first job on its table on.
+            ObjectKind::Errors if self.coordinator.status(object.id).is_none() => return None,
+            ObjectKind::Errors => "errors",
         };
         let mut job = JobInfo {
             id: object.id,
@@ -236,7 +238,7 @@ impl Engine {
     ///
     /// # Errors
     /// XX000 when the table has none.
-    pub(crate) fn source(&self, table: RelationId) -> Result<Arc<dyn Source>> {
+    pub(crate) fn source(&self, table: RelationId) -> Result<SourceTable> {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         sources.get(&table).cloned().ok_or_else(|| Error::internal(format!("table {table} has no connector")))
     }
@@ -246,7 +248,7 @@ impl Engine {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).contains_key(&table)
     }
 
-    pub(crate) fn set_source(&self, table: RelationId, source: Arc<dyn Source>) {
+    pub(crate) fn set_source(&self, table: RelationId, source: SourceTable) {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).insert(table, source);
     }
 

@@ -14,7 +14,6 @@ use crate::sql::{self, CreateMaterializedView, CreateTable, CreateView, Drop as 
 use crate::types::{Error, RelationId, Result, SqlState};
 
 use super::api::{Answer, Notice, Tag};
-use super::coordinator::RelationSpec;
 use super::database::Engine;
 use super::define::{self, Defined};
 use super::interrupt::Interrupt;
@@ -26,12 +25,13 @@ pub(super) type Turn = OwnedMutexGuard<()>;
 
 /// `CREATE TABLE`.
 pub(crate) async fn create_table(session: &Session, create: &CreateTable, interrupt: &Interrupt) -> Result<Answer> {
-    const TAG: Tag = Tag::Plain("CREATE TABLE");
+    let tag = Tag::Plain(if create.source { "CREATE SOURCE" } else { "CREATE TABLE" });
     let turn = turn(session, interrupt).await?;
     if let Some(notice) = check_new(&session.engine().catalog(), &create.name, create.if_not_exists)? {
-        return Ok(Answer::Done { tag: TAG, notices: vec![notice] });
+        return Ok(Answer::Done { tag, notices: vec![notice] });
     }
     // A connector looks at its place outside, which may block.
+    let create = &define::typed_columns(&session.relations(), create)?;
     let (engine, relations, of) = (Arc::clone(session.engine()), session.relations(), create.clone());
     let defined = interrupt
         .run(async move {
@@ -40,10 +40,13 @@ pub(crate) async fn create_table(session: &Session, create: &CreateTable, interr
                 .unwrap_or_else(|error| Err(Error::internal(format!("a task ended: {error}"))))
         })
         .await?;
+    if defined.keeps_errors() {
+        check_errors_name(&session.engine().catalog(), &create.name)?;
+    }
     let text = sql::show_create::table(create);
     let created = NewObject { name: &create.name, kind: catalog::ObjectKind::Table, text };
     let (_, notices) = install(session, created, defined, turn, interrupt).await?;
-    Ok(Answer::Done { tag: TAG, notices })
+    Ok(Answer::Done { tag, notices })
 }
 
 /// `CREATE VIEW`.
@@ -74,6 +77,9 @@ pub(crate) async fn create_materialized_view(
     }
     let (relations, of) = (session.relations(), create.clone());
     let defined = interrupt.run(async move { define::materialized_view(&relations, &of).await }).await?;
+    if defined.keeps_errors() {
+        check_errors_name(&session.engine().catalog(), &create.name)?;
+    }
     let text = sql::show_create::materialized_view(create);
     let created = NewObject { name: &create.name, kind: catalog::ObjectKind::MaterializedView, text };
     let (id, notices) = install(session, created, defined, turn, interrupt).await?;
@@ -135,7 +141,7 @@ pub(crate) async fn drop(session: &Session, drop: &DropStatement, interrupt: &In
             (find_objects(&catalog, drop, catalog::ObjectKind::MaterializedView, &mut notices)?, Vec::new())
         }
     };
-    let mut ids: Vec<RelationId> = named.iter().map(|object| object.id).collect();
+    let mut ids: Vec<RelationId> = named.iter().flat_map(|object| with_errors(object)).collect();
     let mut dependents = catalog.dependents(&ids);
     if !schemas.is_empty() {
         // What is in a schema goes with it as what depends on it does.
@@ -146,14 +152,19 @@ pub(crate) async fn drop(session: &Session, drop: &DropStatement, interrupt: &In
         dependents.extend(members);
         dependents.sort_unstable_by_key(|object| object.id);
     }
+    ids.extend(dependents.iter().flat_map(|object| with_errors(object)));
+    // Whoever drops a table knows that its errors go with it.
+    dependents.retain(|object| object.kind != catalog::ObjectKind::Errors);
     if !dependents.is_empty() {
         if !drop.cascade {
             return Err(has_dependents(&catalog, drop, &named, &schemas, &dependents));
         }
         notices.push(cascades_to(&dependents));
     }
-    ids.extend(dependents.iter().map(|object| object.id));
+    ids.sort_unstable();
+    ids.dedup();
     let tag = Tag::Plain(match drop.kind {
+        ObjectKind::Table if drop.source => "DROP SOURCE",
         ObjectKind::Table => "DROP TABLE",
         ObjectKind::View => "DROP VIEW",
         ObjectKind::MaterializedView => "DROP MATERIALIZED VIEW",
@@ -191,9 +202,11 @@ pub(super) fn check_new(catalog: &Catalog, name: &Name, if_not_exists: bool) -> 
     if if_not_exists {
         return Ok(Some(Notice { message: format!("{message}, skipping"), hint: None }));
     }
-    Err(Error::new(SqlState::DuplicateTable, message)
-        .hint(format!("It is a {}; DROP {} {} removes it.", object.kind.name(), object.kind.keyword(), object.name))
-        .position(name.position))
+    let hint = match object.kind {
+        catalog::ObjectKind::Errors => "It has the rows of a table that cannot be read; use another name.".to_owned(),
+        kind => format!("It is a {}; DROP {} {} removes it.", kind.name(), kind.keyword(), object.name),
+    };
+    Err(Error::new(SqlState::DuplicateTable, message).hint(hint).position(name.position))
 }
 
 fn check_reserved(schema: &str, position: usize) -> Result<()> {
@@ -249,16 +262,19 @@ pub(super) async fn install(
 ) -> Result<(RelationId, Vec<Notice>)> {
     let engine = Arc::clone(session.engine());
     let id = engine.catalog_store().next_id();
+    let errors = defined.keeps_errors().then_some(RelationId(id.0 + 1));
+    let schema = default_schema(new.name.schema.as_deref()).to_owned();
+    let specs = defined.specs(id, errors, &format!("{schema}.{}", new.name.name));
     let object = Object {
         id,
-        schema: default_schema(new.name.schema.as_deref()).to_owned(),
+        schema,
         name: new.name.name.clone(),
         kind: new.kind,
         depends_on: defined.depends_on,
         text: new.text,
+        errors,
         definition: defined.definition,
     };
-    let spec = defined.kind.map(|kind| RelationSpec { id, qualified_name: object.qualified_name(), kind });
     let source = defined.source;
     interrupt
         .finish(async move {
@@ -268,13 +284,14 @@ pub(super) async fn install(
             }
             let store = Arc::clone(engine.catalog_store());
             blocking(move || store.create(object)).await?;
-            if let Some(spec) = spec
-                && let Err(error) = engine.coordinator().install(spec).await
-            {
-                // It never ran, so it must not come back at the next start either.
-                log(&engine, Change::Drop { ids: vec![id], schemas: Vec::new() }).await?;
-                engine.forget(&[id]);
-                return Err(error);
+            for spec in specs {
+                if let Err(error) = engine.coordinator().install(spec).await {
+                    // It never ran, so it must not come back at the next start either.
+                    let ids = std::iter::once(id).chain(errors).collect();
+                    log(&engine, Change::Drop { ids, schemas: Vec::new() }).await?;
+                    engine.forget(&[id]);
+                    return Err(error);
+                }
             }
             Ok(())
         })
@@ -335,10 +352,12 @@ async fn take_back(engine: Arc<Engine>, id: RelationId) -> Result<()> {
     let _turn = Arc::clone(engine.ddl()).lock_owned().await;
     let catalog = engine.catalog();
     // Somebody else may have dropped it, or made something that stands on it: then it stays.
-    if catalog.get(id).is_none() || !catalog.dependents(&[id]).is_empty() {
+    let Some(object) = catalog.get(id) else { return Ok(()) };
+    let ids: Vec<RelationId> = with_errors(object).collect();
+    if !catalog.dependents(&ids).is_empty() {
         return Ok(());
     }
-    remove(&engine, vec![id], Vec::new()).await
+    remove(&engine, ids, Vec::new()).await
 }
 
 fn find_objects(
@@ -350,8 +369,21 @@ fn find_objects(
     let mut found: Vec<Arc<Object>> = Vec::new();
     for name in &drop.names {
         match catalog.find(name.schema.as_deref(), &name.name) {
+            Some(object) if object.kind == catalog::ObjectKind::Errors => {
+                return Err(Error::new(
+                    SqlState::DependentObjects,
+                    format!("cannot drop \"{}\" because its table requires it", object.name),
+                )
+                .hint("It goes with its table; the option errors_retention bounds it.")
+                .position(name.position));
+            }
             Some(object) if object.kind != kind => {
                 return Err(wrong_kind(object, kind, name.position));
+            }
+            Some(object) if drop.source && !object.is_external() && !is_broken(object) => {
+                return Err(Error::new(SqlState::WrongObjectType, format!("\"{}\" is not a source", object.name))
+                    .hint("Use DROP TABLE to remove a table without a connector.")
+                    .position(name.position));
             }
             Some(object) => {
                 if !found.iter().any(|other| other.id == object.id) {
@@ -366,6 +398,27 @@ fn find_objects(
         }
     }
     Ok(found)
+}
+
+fn is_broken(object: &Object) -> bool {
+    matches!(object.definition, catalog::Definition::Broken(_))
+}
+
+/// An object's number and that of its errors relation.
+fn with_errors(object: &Object) -> impl Iterator<Item = RelationId> + use<> {
+    std::iter::once(object.id).chain(object.errors)
+}
+
+/// Checks that the name of a table's errors relation is free.
+pub(super) fn check_errors_name(catalog: &Catalog, table: &Name) -> Result<()> {
+    let name = catalog::errors_name(&table.name);
+    if catalog.find(table.schema.as_deref(), &name).is_none() {
+        return Ok(());
+    }
+    Err(Error::new(SqlState::DuplicateTable, format!("relation \"{name}\" already exists"))
+        .detail("The rows of the table that cannot be read would have that name.")
+        .hint("Drop it, use another name for the table, or say on_error = 'skip' or on_error = 'fail'.")
+        .position(table.position))
 }
 
 fn wrong_kind(object: &Object, wanted: catalog::ObjectKind, position: usize) -> Error {
@@ -420,11 +473,9 @@ fn has_dependents(
         .iter()
         .map(|object| {
             // What it stands on that goes as well.
-            let on = object
-                .depends_on
-                .iter()
-                .filter_map(|id| catalog.get(*id))
-                .find(|on| named.iter().chain(dependents).any(|going| going.id == on.id));
+            let on = object.depends_on.iter().filter_map(|id| catalog.get(*id)).find(|on| {
+                named.iter().chain(dependents).any(|going| going.id == on.id || going.errors == Some(on.id))
+            });
             let on = match on {
                 Some(on) => format!("{} {}", on.kind.name(), on.name),
                 None => format!("schema {}", object.schema),

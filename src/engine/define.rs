@@ -3,18 +3,19 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::Schema;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::sql::parser::Statement as PlannerStatement;
 use datafusion::sql::resolve::resolve_table_references;
 use sqlparser::ast;
 
-use crate::catalog::{Definition, MaterializedView, Table, TableColumn, View};
-use crate::connectors::ConnectorColumn;
+use crate::catalog::{Definition, MaterializedView, Table, TableColumn, View, errors_name};
+use crate::connectors::{ConnectorColumn, OnError, SourceTable};
 use crate::exec::source::Source;
 use crate::sql::{self, CreateMaterializedView, CreateTable, CreateView};
 use crate::types::{Error, RelationId, Result, SqlState};
 
-use super::coordinator::RelationKind;
+use super::computed::{ComputedSource, Filled};
+use super::coordinator::{RelationKind, RelationSpec};
 use super::database::Engine;
 use super::dml::assign;
 use super::relations::Relations;
@@ -26,11 +27,107 @@ pub(crate) struct Defined {
     /// For the coordinator; `None` when nothing runs.
     pub(crate) kind: Option<RelationKind>,
     /// A connector's rows.
-    pub(crate) source: Option<Arc<dyn Source>>,
+    pub(crate) source: Option<SourceTable>,
     /// The relations that the text names.
     pub(crate) depends_on: Vec<RelationId>,
     /// What the user should know.
     pub(crate) notices: Vec<String>,
+}
+
+impl Defined {
+    /// True when it has an errors relation.
+    pub(crate) fn keeps_errors(&self) -> bool {
+        let by_row = match &self.kind {
+            Some(RelationKind::View { plan, .. } | RelationKind::Sink { plan, .. }) => {
+                plan.on_error == crate::exec::plan::OnError::Keep
+            }
+            _ => false,
+        };
+        by_row || self.source.as_ref().is_some_and(|source| source.on_error == OnError::Table)
+    }
+
+    /// What the coordinator runs for an object with these numbers and this name.
+    pub(crate) fn specs(&self, id: RelationId, errors: Option<RelationId>, qualified_name: &str) -> Vec<RelationSpec> {
+        let Some(mut kind) = self.kind.clone() else { return Vec::new() };
+        let mut specs = Vec::new();
+        match &mut kind {
+            RelationKind::View { errors: of_job, .. } | RelationKind::Sink { errors: of_job, .. } => *of_job = errors,
+            RelationKind::External { .. } => specs.extend(errors.map(|errors| RelationSpec {
+                id: errors,
+                qualified_name: errors_name(qualified_name),
+                kind: RelationKind::Errors { of: id },
+            })),
+            _ => {}
+        }
+        specs.insert(0, RelationSpec { id, qualified_name: qualified_name.to_owned(), kind });
+        specs
+    }
+}
+
+/// The statement with the types of computed columns that only their expressions tell.
+///
+/// # Errors
+/// Those of planning the expressions; 0A000 for a computed column of a table without a connector.
+pub(crate) fn typed_columns(relations: &Relations, create: &CreateTable) -> Result<CreateTable> {
+    let mut typed = create.clone();
+    if create.columns.iter().all(|column| column.computed.is_none()) {
+        return Ok(typed);
+    }
+    if create.options.is_empty() {
+        return Err(Error::unsupported("a generated column of a table without a connector is not supported")
+            .hint("Compute it in a view: CREATE VIEW v AS SELECT *, … FROM t."));
+    }
+    let state = relations.state();
+    let read = read_schema(create);
+    for column in &mut typed.columns {
+        let Some(computed) = column.computed.as_ref().filter(|_| column.data_type == DataType::Null) else { continue };
+        let expression = sql::plan_computed(&state, computed, Arc::clone(&read))?;
+        let data_type = expression.data_type(&read).map_err(crate::engine::error_of)?;
+        // NULL and strings alone have no type of their own.
+        column.data_type = if data_type == DataType::Null { DataType::Utf8 } else { data_type };
+        column.sql_type = sql::sql_name(&column.data_type);
+    }
+    Ok(typed)
+}
+
+/// The columns that a connector fills.
+fn read_schema(create: &CreateTable) -> SchemaRef {
+    let read = create.columns.iter().filter(|column| column.computed.is_none());
+    let fields: Vec<Field> =
+        read.map(|column| Field::new(&column.name, column.data_type.clone(), column.nullable)).collect();
+    Arc::new(Schema::new(fields))
+}
+
+/// A source whose computed columns are filled.
+fn with_computed(
+    relations: &Relations,
+    create: &CreateTable,
+    table: &Table,
+    source: Arc<dyn Source>,
+) -> Result<Arc<dyn Source>> {
+    if create.columns.iter().all(|column| column.computed.is_none()) {
+        return Ok(source);
+    }
+    let (state, read) = (relations.state(), read_schema(create));
+    let mut filled = Vec::with_capacity(create.columns.len());
+    let mut place = 0;
+    for (definition, column) in create.columns.iter().zip(&table.columns) {
+        filled.push(match &definition.computed {
+            None => {
+                place += 1;
+                Filled::Read(place - 1)
+            }
+            Some(computed) => {
+                let expression = sql::plan_computed(&state, &assign::typed(computed, column)?, Arc::clone(&read))?;
+                let from = expression.data_type(&read).map_err(crate::engine::error_of)?;
+                if !assign::assignable(&from, &column.data_type) {
+                    return Err(assign::mismatch(column, &from, "generation expression"));
+                }
+                Filled::Computed(expression)
+            }
+        });
+    }
+    Ok(Arc::new(ComputedSource::new(source, Arc::clone(&table.row_schema), filled)))
 }
 
 /// A table.
@@ -86,8 +183,12 @@ pub(crate) fn table(engine: &Engine, relations: &Relations, create: &CreateTable
         .hint("Use coalesce() in a view over the table.")
         .position_or(position));
     }
-    let connector_columns: Vec<ConnectorColumn> = columns
+    let connector_columns: Vec<ConnectorColumn> = create
+        .columns
         .iter()
+        .zip(&columns)
+        .filter(|(definition, _)| definition.computed.is_none())
+        .map(|(_, column)| column)
         .map(|column| ConnectorColumn {
             name: column.name.clone(),
             data_type: column.data_type.clone(),
@@ -113,6 +214,12 @@ pub(crate) fn table(engine: &Engine, relations: &Relations, create: &CreateTable
     };
     let connector = create.options.get("connector").map(|option| option.text.clone());
     let table = Table::new(columns, Vec::new(), create.append_only, connector);
+    let source = source
+        .map(|opened| {
+            let source = with_computed(relations, create, &table, Arc::clone(&opened.source))?;
+            Ok::<_, Error>(SourceTable { source, ..opened })
+        })
+        .transpose()?;
     Ok(Defined {
         definition: Definition::Table(table),
         kind: source.clone().map(|source| RelationKind::External { source }),
@@ -152,7 +259,7 @@ pub(crate) async fn materialized_view(relations: &Relations, create: &CreateMate
     let plan = Arc::new(planned.plan);
     Ok(Defined {
         definition: Definition::MaterializedView(MaterializedView { plan: Arc::clone(&plan) }),
-        kind: Some(RelationKind::View { plan }),
+        kind: Some(RelationKind::View { plan, errors: None }),
         source: None,
         depends_on: named_relations(relations, &create.query)?,
         notices: planned.notices,

@@ -5,11 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use super::coordinator::{RelationKind, RelationSpec, RelationState, RelationStatus};
 use super::sinks::RunningSink;
+use super::source_progress::SourceProgress;
+use crate::catalog::errors_name;
+use crate::connectors::SourceTable;
 use crate::exec::ImportKind;
 use crate::exec::arrangement::Layout;
-use crate::exec::plan::{JobPlan, OperatorSpec};
+use crate::exec::plan::{JobPlan, OperatorSpec, row_errors_schema};
 use crate::exec::relation::{Halt, Progress, RelationShared, lock};
-use crate::exec::source::Source;
 use crate::types::{Error, RelationId, Result, SqlState, Time};
 
 /// A relation that is installed.
@@ -21,12 +23,15 @@ pub(super) struct Installed {
     sink: Option<RunningSink>,
     imports: Vec<RelationId>,
     since_millis: u64,
+    /// Of an external table.
+    progress: Option<Arc<SourceProgress>>,
 }
 
 impl Installed {
     /// An external table.
     pub(super) fn external(spec: RelationSpec, as_of: Time) -> Installed {
         let shared = RelationShared::new(spec.id, spec.qualified_name.clone(), 0, 0, 0, as_of);
+        let progress = Some(Arc::new(SourceProgress::new(spec.qualified_name.clone())));
         Installed {
             spec,
             shared: Arc::new(shared),
@@ -34,6 +39,7 @@ impl Installed {
             sink: None,
             imports: Vec::new(),
             since_millis: as_of.as_millis(),
+            progress,
         }
     }
 
@@ -61,7 +67,30 @@ impl Installed {
             _ => Some(Arc::new(Layout::new(Arc::clone(plan.schema()), &plan.key)?)),
         };
         let imports = plan.imports().into_iter().filter(|id| *id != spec.id).collect();
-        Ok(Installed { spec, shared: Arc::new(shared), layout, sink: None, imports, since_millis: as_of.as_millis() })
+        Ok(Installed {
+            spec,
+            shared: Arc::new(shared),
+            layout,
+            sink: None,
+            imports,
+            since_millis: as_of.as_millis(),
+            progress: None,
+        })
+    }
+
+    /// The errors relation of a job, which stops with it.
+    pub(super) fn row_errors(&self, id: RelationId, as_of: Time) -> Result<Installed> {
+        let name = errors_name(&self.spec.qualified_name);
+        let shared = self.shared.beside(id, name.clone(), as_of);
+        Ok(Installed {
+            spec: RelationSpec { id, qualified_name: name, kind: RelationKind::RowErrors },
+            shared: Arc::new(shared),
+            layout: Some(Arc::new(Layout::new(row_errors_schema(), &[])?)),
+            sink: None,
+            imports: vec![self.spec.id],
+            since_millis: self.since_millis,
+            progress: None,
+        })
     }
 
     pub(super) fn shared(&self) -> &Arc<RelationShared> {
@@ -154,11 +183,20 @@ impl Relations {
     ///
     /// # Errors
     /// 42P01 when it is not installed.
-    pub(super) fn source(&self, id: RelationId) -> Result<Option<Arc<dyn Source>>> {
+    pub(super) fn source(&self, id: RelationId) -> Result<Option<SourceTable>> {
         match &lock(&self.installed).get(&id).ok_or_else(gone)?.spec.kind {
-            RelationKind::External { source } => Ok(Some(Arc::clone(source))),
-            RelationKind::Table { .. } | RelationKind::View { .. } | RelationKind::Sink { .. } => Ok(None),
+            RelationKind::External { source } => Ok(Some(source.clone())),
+            RelationKind::Table { .. }
+            | RelationKind::View { .. }
+            | RelationKind::Sink { .. }
+            | RelationKind::RowErrors
+            | RelationKind::Errors { .. } => Ok(None),
         }
+    }
+
+    /// How far an external table was read; `None` for other relations.
+    pub(super) fn progress_of(&self, id: RelationId) -> Option<Arc<SourceProgress>> {
+        lock(&self.installed).get(&id).and_then(|relation| relation.progress.clone())
     }
 
     /// How far the slowest of some jobs is; failed ones hold nobody back.
@@ -246,6 +284,17 @@ impl Relations {
         for relation in std::iter::once(&table).chain(jobs).filter_map(|id| installed.get(id)) {
             if relation.shared.fail(error.clone()) {
                 tracing::warn!(job = %relation.shared.name, error = ?error, "a source cannot be read");
+            }
+        }
+        self.progress.signal();
+    }
+
+    /// Jobs fail for a reason outside of the workers.
+    pub(super) fn fail_jobs(&self, jobs: &[RelationId], error: &Error) {
+        let installed = lock(&self.installed);
+        for relation in jobs.iter().filter_map(|id| installed.get(id)) {
+            if relation.shared.fail(error.clone()) {
+                tracing::warn!(job = %relation.shared.name, error = ?error, "job failed");
             }
         }
         self.progress.signal();

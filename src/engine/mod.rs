@@ -13,6 +13,8 @@
 
 mod aggregate_functions;
 mod api;
+mod bad_rows;
+mod computed;
 pub mod coordinator;
 mod copy;
 mod cursor;
@@ -40,6 +42,7 @@ mod settings;
 mod show;
 mod sink_ddl;
 mod sinks;
+mod source_progress;
 mod sql_cursors;
 mod system_tables;
 mod timeline;

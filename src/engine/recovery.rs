@@ -14,7 +14,6 @@ use crate::catalog::{Definition, ObjectKind, ObjectRecord};
 use crate::sql::{self, StatementKind};
 use crate::types::{Error, Result, SqlState};
 
-use super::coordinator::RelationSpec;
 use super::database::Engine;
 use super::define::{self, Defined};
 use super::relations::Relations;
@@ -29,12 +28,10 @@ pub(crate) async fn recover(engine: &Arc<Engine>, records: Vec<ObjectRecord>) ->
     for record in records {
         let definition = match define(engine, &record).await {
             Ok(defined) => {
+                let qualified_name = format!("{}.{}", record.schema, record.name);
+                specs.extend(defined.specs(record.id, record.errors, &qualified_name));
                 if let Some(source) = defined.source {
                     engine.set_source(record.id, source);
-                }
-                if let Some(kind) = defined.kind {
-                    let qualified_name = format!("{}.{}", record.schema, record.name);
-                    specs.push(RelationSpec { id: record.id, qualified_name, kind });
                 }
                 defined.definition
             }

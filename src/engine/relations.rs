@@ -113,7 +113,11 @@ impl Relations {
 
     fn relation(&self, object: &Arc<Object>) -> Option<Arc<dyn TableProvider>> {
         let schema = object.row_schema()?;
-        Some(Arc::new(Relation { object: Arc::clone(object), schema, relations: self.clone() }))
+        // Rows that cannot be read are kept from the first job on the table on.
+        let outside = object.is_external()
+            || (matches!(object.definition, Definition::Errors(_))
+                && self.engine.coordinator().status(object.id).is_none());
+        Some(Arc::new(Relation { object: Arc::clone(object), schema, relations: self.clone(), outside }))
     }
 
     async fn table(&self, schema: &str, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
@@ -124,7 +128,7 @@ impl Relations {
             return pg_catalog::table(&self.catalog, schema, name);
         }
         if schema == system_tables::SCHEMA {
-            return system_tables::table(&self.engine, name);
+            return system_tables::provider(&self.engine, name);
         }
         let Some(object) = self.catalog.find(Some(schema), name) else {
             return Ok(None);
@@ -137,10 +141,16 @@ impl Relations {
             )
             .hint("Read the relation that it writes out.")),
             Definition::Table(_) if object.is_external() && !self.engine.has_source(object.id) => {
-                sink_ddl::open_written(&self.engine, object).await?;
+                sink_ddl::open_written(&self.engine, self, object).await?;
                 Ok(self.relation(object))
             }
-            Definition::Table(_) | Definition::MaterializedView(_) => Ok(self.relation(object)),
+            Definition::Errors(of) => match self.catalog.get(*of).map(|of| (of, &of.definition)) {
+                Some((of, Definition::Broken(error))) => Err(broken(of, error)),
+                _ => Ok(self.relation(object)),
+            },
+            Definition::Table(_) | Definition::MaterializedView(_) | Definition::RowErrors(_) => {
+                Ok(self.relation(object))
+            }
             Definition::View(view) => {
                 if self.depth >= VIEW_DEPTH_MAX {
                     return Err(Error::new(
@@ -197,7 +207,7 @@ pub(crate) fn kept_relations(plan: &LogicalPlan) -> Result<Vec<RelationId>> {
         if let LogicalPlan::TableScan(scan) = node
             && let Ok(provider) = source_as_provider(&scan.source)
             && let Some(relation) = provider.downcast_ref::<Relation>()
-            && !relation.object.is_external()
+            && !relation.outside
             && !found.contains(&relation.object.id)
         {
             found.push(relation.object.id);
@@ -255,7 +265,7 @@ struct Names {
 impl SchemaProvider for Names {
     fn table_names(&self) -> Vec<String> {
         if self.schema == system_tables::SCHEMA {
-            return system_tables::NAMES.iter().map(|name| (*name).to_owned()).collect();
+            return system_tables::names().map(str::to_owned).collect();
         }
         self.relations.catalog.names(&self.schema).map(str::to_owned).collect()
     }
@@ -267,6 +277,7 @@ impl SchemaProvider for Names {
     fn table_exist(&self, name: &str) -> bool {
         self.relations.catalog.find(Some(&self.schema), name).is_some()
             || (self.schema == ROWS_SCHEMA && self.relations.rows.contains_key(name))
+            || (self.schema == system_tables::SCHEMA && system_tables::find(name).is_some())
     }
 }
 
@@ -313,6 +324,8 @@ struct Relation {
     object: Arc<Object>,
     schema: SchemaRef,
     relations: Relations,
+    /// No worker keeps the rows: they are read where they are.
+    outside: bool,
 }
 
 #[async_trait]
@@ -333,7 +346,7 @@ impl TableProvider for Relation {
         filters
             .iter()
             .map(|filter| {
-                let above = self.object.is_external() || filter.is_volatile() || has_subquery(filter)?;
+                let above = self.outside || filter.is_volatile() || has_subquery(filter)?;
                 Ok(if above { TableProviderFilterPushDown::Unsupported } else { TableProviderFilterPushDown::Exact })
             })
             .collect()
@@ -347,9 +360,13 @@ impl TableProvider for Relation {
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
         let columns = projection.cloned().unwrap_or_else(|| (0..self.schema.fields().len()).collect());
-        if self.object.is_external() {
-            let source = self.relations.engine.source(self.object.id).map_err(sql::to_datafusion)?;
-            return scan_exec::external(source, columns, limit);
+        if self.outside {
+            let (table, errors) = match self.object.definition {
+                Definition::Errors(of) => (of, true),
+                _ => (self.object.id, false),
+            };
+            let source = self.relations.engine.source(table).map_err(sql::to_datafusion)?;
+            return scan_exec::external(source, errors, columns, limit);
         }
         let Some(pin) = self.relations.pin() else {
             return Err(sql::to_datafusion(Error::internal("a relation is scanned before its time is chosen")));

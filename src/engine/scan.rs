@@ -123,7 +123,15 @@ impl Engine {
                 format!("\"{short}\" is a table with a connector, which keeps no rows"),
             )
             .hint("SELECT from it, or make a materialized view of it.")),
-            Definition::Table(_) | Definition::MaterializedView(_) => Ok(Arc::clone(object)),
+            Definition::Errors(_) if self.coordinator().status(object.id).is_none() => Err(Error::new(
+                SqlState::WrongObjectType,
+                format!("\"{short}\" is kept from the first view on its table on"),
+            )
+            .hint("SELECT from it, or make a materialized view of its table.")),
+            Definition::Table(_)
+            | Definition::MaterializedView(_)
+            | Definition::Errors(_)
+            | Definition::RowErrors(_) => Ok(Arc::clone(object)),
         }
     }
 

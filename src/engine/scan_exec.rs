@@ -13,10 +13,13 @@ use datafusion::physical_plan::ExecutionPlan;
 use datafusion::physical_plan::stream::{RecordBatchReceiverStream, RecordBatchStreamAdapter};
 use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 
-use crate::exec::source::{Offset, Read, Source};
+use crate::catalog::errors_schema;
+use crate::connectors::{OnError, SourceTable};
+use crate::exec::source::{Offset, Read, ReadRequest, Split};
 use crate::sql::to_datafusion;
-use crate::types::{CHUNK_ROWS_MAX, RelationId, Result};
+use crate::types::{CHUNK_ROWS_MAX, Error, RelationId, Result};
 
+use super::bad_rows;
 use super::coordinator::{PageRequest, Pin};
 
 /// Batches that a connector's thread reads ahead.
@@ -66,17 +69,24 @@ pub(crate) fn kept(kept: Kept) -> Result<Arc<dyn ExecutionPlan>, DataFusionError
     Ok(Arc::new(plan))
 }
 
-/// A scan of a connector's rows, from start to end.
+/// A scan of a connector's rows, or with `errors` of those that cannot be read, from start to end.
 ///
 /// # Errors
-/// None but a fault of the program.
+/// 0A000 when the source has no end.
 pub(crate) fn external(
-    source: Arc<dyn Source>,
+    source: SourceTable,
+    errors: bool,
     columns: Vec<usize>,
     limit: Option<usize>,
 ) -> Result<Arc<dyn ExecutionPlan>, DataFusionError> {
-    let schema: SchemaRef = Arc::new(source.schema().project(&columns)?);
-    let part = Arc::new(ExternalPart { source, columns, schema: Arc::clone(&schema) });
+    if !source.source.ends() {
+        let error =
+            Error::unsupported(format!("a SELECT over a source of connector \"{}\" has no end", source.connector));
+        return Err(to_datafusion(error.hint("Make a materialized view over it and SELECT from that.")));
+    }
+    let all = if errors { errors_schema() } else { source.source.schema() };
+    let schema: SchemaRef = Arc::new(all.project(&columns)?);
+    let part = Arc::new(ExternalPart { source, errors, columns, schema: Arc::clone(&schema) });
     Ok(Arc::new(StreamingTableExec::try_new(schema, vec![part], None, [], false, limit)?))
 }
 
@@ -143,7 +153,8 @@ pub(crate) fn with_schema(rows: &RecordBatch, schema: &SchemaRef) -> Result<Reco
 }
 
 struct ExternalPart {
-    source: Arc<dyn Source>,
+    source: SourceTable,
+    errors: bool,
     columns: Vec<usize>,
     schema: SchemaRef,
 }
@@ -162,21 +173,47 @@ impl PartitionStream for ExternalPart {
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
         let mut builder = RecordBatchReceiverStream::builder(Arc::clone(&self.schema), BATCHES_AHEAD_MAX);
         let sender = builder.tx();
-        let (source, columns) = (Arc::clone(&self.source), self.columns.clone());
+        let (source, errors, columns, schema) =
+            (self.source.clone(), self.errors, self.columns.clone(), Arc::clone(&self.schema));
         builder.spawn_blocking(move || {
-            let mut reader = source.open(Offset::default(), None).map_err(to_datafusion)?;
-            loop {
-                match reader.read(CHUNK_ROWS_MAX).map_err(to_datafusion)? {
-                    Read::End => return Ok(()),
-                    Read::Rows { rows, end: _ } => {
-                        // The reader of the rows is gone: the statement is over.
-                        if sender.blocking_send(Ok(rows.project(&columns)?)).is_err() {
-                            return Ok(());
-                        }
-                    }
-                }
-            }
+            let read = |rows: RecordBatch| sender.blocking_send(with_schema(&rows, &schema)).is_ok();
+            read_outside(&source, errors, &columns, read).map_err(to_datafusion)
         });
         builder.build()
     }
+}
+
+/// Reads all that is there now; `give` says whether more is wanted.
+fn read_outside(
+    table: &SourceTable,
+    errors: bool,
+    columns: &[usize],
+    mut give: impl FnMut(RecordBatch) -> bool,
+) -> Result<()> {
+    let wanted: Arc<[usize]> = if errors { Arc::from([]) } else { Arc::from(columns) };
+    for Split { id, .. } in table.source.splits(&[])?.found {
+        let columns_wanted = Arc::clone(&wanted);
+        let request = ReadRequest {
+            split: id.clone(),
+            from: Offset::default(),
+            until: None,
+            columns: columns_wanted,
+            offsets: false,
+        };
+        let mut reader = table.source.open(&request)?;
+        while let Read::Rows { rows, bad, .. } = reader.read(CHUNK_ROWS_MAX)? {
+            if table.on_error == OnError::Fail
+                && let Some(first) = bad.first()
+            {
+                return Err(first.to_error(&id));
+            }
+            let rows =
+                if errors { bad_rows::batch(bad.iter().map(|row| (None, &id, row)))?.project(columns)? } else { rows };
+            // The reader of the rows is gone: the statement is over.
+            if rows.num_rows() > 0 && !give(rows) {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
 }

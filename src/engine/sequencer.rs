@@ -17,14 +17,17 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use super::bad_rows::BadRows;
 use super::coordinator::{RelationKind, RelationSpec, TableWrite};
-use super::feeds::{Feed, WakeOnce};
+use super::feeds::{Bound, Extent, Feed, FeedSpec, Part, Taken, WakeOnce};
 use super::installed::{Installed, Relations};
 use super::sinks::RunningSink;
-use super::timeline::{Record, TimelineLog};
+use super::timeline::{Binding, Record, TimelineLog};
+use crate::catalog::errors_schema;
 use crate::env::Env;
+use crate::exec::plan::{JobPlan, OperatorSpec};
 use crate::exec::sink::JobOutput;
-use crate::exec::source::{Offset, Source};
+use crate::exec::source::{BadRow, Offset, SplitId};
 use crate::exec::{Executor, FeedId, FeedInput, ImportKind, JobSpec, WorkerCommand};
 use crate::state::HeadFile;
 use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time};
@@ -76,7 +79,14 @@ pub(super) struct Sequencer {
     /// The last time handed out, for all to see.
     pub(super) last_time: Arc<AtomicU64>,
     pub(super) feeds: Vec<Feed>,
-    pub(super) bindings: HashMap<RelationId, Offset>,
+    /// Up to where the splits of each external table were read.
+    pub(super) bindings: HashMap<RelationId, BTreeMap<SplitId, Offset>>,
+    /// Errors relations that no job has needed yet, by their tables.
+    pub(super) errors: HashMap<RelationId, RelationSpec>,
+    /// By external table.
+    pub(super) bad_rows: HashMap<RelationId, BadRows>,
+    /// Rows that were read before the start must be there again.
+    pub(super) recovering: bool,
     pub(super) waiting_for_feeds: Vec<oneshot::Sender<()>>,
 }
 
@@ -122,6 +132,7 @@ impl Sequencer {
                     feeds_may_give = true;
                 }
                 Ok(Request::AwaitFeeds { answer }) => {
+                    self.feeds.iter().for_each(Feed::ask_level);
                     self.waiting_for_feeds.push(answer);
                     feeds_may_give = true;
                 }
@@ -162,37 +173,15 @@ impl Sequencer {
 
     /// One tick; true when a feed was held back or has more. Without anything to say it is none.
     fn tick(&mut self, batch: Batch) -> bool {
-        let mut inputs = Vec::new();
-        let mut bindings = Vec::new();
-        let mut given = Vec::new();
-        let mut more = false;
-        for (position, feed) in self.feeds.iter_mut().enumerate() {
-            if self.relations.all_halted(&feed.jobs) {
-                continue;
-            }
-            let upper = self.relations.least_upper_above(&feed.jobs);
-            let Some(taken) = feed.take(upper) else {
-                more |= !feed.finished;
-                continue;
-            };
-            more |= !feed.finished;
-            if let Some(error) = taken.failure {
-                self.relations.fail_external(feed.table, &feed.jobs, &error);
-            }
-            if matches!(feed.id, FeedId::Table(_)) && !taken.input.chunks.is_empty() {
-                bindings.push((feed.table, feed.bound));
-            }
-            given.push(position);
-            inputs.push(taken.input);
-        }
-        if !batch.is_urgent() && inputs.is_empty() {
+        let (mut taken, more) = self.take_feeds();
+        if !batch.is_urgent() && taken.is_empty() {
             self.answer_feed_waiters();
             return more;
         }
         let time = match self.next_time() {
             Ok(time) => time,
             Err(error) => {
-                self.refuse(batch, &inputs, &error);
+                self.refuse(batch, &taken, &error);
                 return more;
             }
         };
@@ -202,23 +191,23 @@ impl Sequencer {
                 writes.entry(write.table).or_default().extend(write.changes.iter().cloned());
             }
         }
+        let bindings = taken.iter().filter(|taken| taken.new).flat_map(FromFeed::bindings).collect();
         let record = Record { time, bindings, writes: writes.into_iter().collect() };
         if !record.bindings.is_empty() || !record.writes.is_empty() {
             // Only writes have somebody who must not be told too early.
             if let Err(error) = self.log.append(&record, !record.writes.is_empty()) {
-                self.refuse(batch, &inputs, &error);
+                self.refuse(batch, &taken, &error);
                 return more;
             }
         }
-        self.bindings.extend(record.bindings.iter().copied());
-        for position in given {
-            self.feeds[position].opened(time);
+        let mut inputs = Vec::new();
+        for from_feed in &mut taken {
+            self.feeds[from_feed.position].opened(time);
+            let entering = self.stamp(time, from_feed);
+            inputs.extend(entering);
         }
-        inputs.extend(record.writes.into_iter().map(|(table, chunks)| FeedInput {
-            feed: FeedId::Table(table),
-            chunks,
-            done: false,
-        }));
+        inputs.extend(taken.into_iter().map(|from_feed| from_feed.taken.input));
+        inputs.extend(record.writes.into_iter().map(|(table, chunks)| feed_input(table, chunks)));
         self.broadcast(time, inputs);
         for answer in batch.writes.into_iter().map(|(_, answer)| answer).chain(batch.ticks) {
             // Whoever asked may be gone.
@@ -228,6 +217,81 @@ impl Sequencer {
         more
     }
 
+    /// What the feeds give to the next tick, and whether one has more or was held back.
+    fn take_feeds(&mut self) -> (Vec<FromFeed>, bool) {
+        let mut from_feeds = Vec::new();
+        let mut more = false;
+        for (position, feed) in self.feeds.iter_mut().enumerate() {
+            if self.relations.all_halted(&feed.jobs) {
+                continue;
+            }
+            let upper = self.relations.least_upper_above(&feed.jobs);
+            let taken = feed.take(upper);
+            more |= feed.has_more;
+            let Some(mut taken) = taken else { continue };
+            if let Some(error) = taken.failure.take() {
+                let errors = self.bad_rows.get(&feed.table).map(|bad| bad.relation);
+                match feed.id {
+                    FeedId::Table(_) => {
+                        let jobs: Vec<RelationId> =
+                            feed.jobs.iter().copied().filter(|job| Some(*job) != errors).collect();
+                        self.relations.fail_external(feed.table, &jobs, &error);
+                    }
+                    // What was read before is missing to those who wait for it, not to others.
+                    FeedId::CatchUp(..) | FeedId::Clock => self.relations.fail_jobs(&feed.jobs, &error),
+                }
+            }
+            taken.bounds.sort_by(|a, b| a.split.cmp(&b.split));
+            let new = matches!(feed.id, FeedId::Table(_));
+            from_feeds.push(FromFeed { position, table: feed.table, new, taken });
+        }
+        (from_feeds, more)
+    }
+
+    /// What a feed gave becomes part of the database at a time; gives what enters the errors relation.
+    fn stamp(&mut self, time: Time, from_feed: &mut FromFeed) -> Option<FeedInput> {
+        let table = from_feed.table;
+        let Taken { input, bounds, .. } = &mut from_feed.taken;
+        if !from_feed.new {
+            let bad = self
+                .bad_rows
+                .get_mut(&table)
+                .filter(|bad| input.feed == FeedId::CatchUp(bad.relation, bad.relation))?;
+            input.chunks.clear();
+            bounds.drain(..).for_each(|bound| bad.found(&bound.split, bound.bad));
+            if input.done {
+                input.columns = None;
+                match bad.end_recovery() {
+                    Ok(chunks) => input.chunks = chunks,
+                    Err(error) => self.relations.fail_jobs(&[bad.relation], &error),
+                }
+            }
+            return None;
+        }
+        let progress = self.relations.progress_of(table);
+        let before = self.bindings.entry(table).or_default();
+        let mut rows: Vec<(SplitId, BadRow)> = Vec::new();
+        for Bound { split, end, rows: good, bad } in bounds.drain(..) {
+            let start = before.insert(split.clone(), end).unwrap_or_default();
+            let bound = Bound { split, end, rows: good, bad };
+            if let Some(progress) = &progress {
+                progress.bound(&bound, time);
+            }
+            if let Some(kept) = self.bad_rows.get_mut(&table).filter(|_| !bound.bad.is_empty()) {
+                kept.bind(time, &bound.split, start, end, bound.bad.len());
+                rows.extend(bound.bad.into_iter().map(|row| (bound.split.clone(), row)));
+            }
+        }
+        let kept = self.bad_rows.get_mut(&table).filter(|_| !rows.is_empty())?;
+        match kept.add(time, &rows) {
+            Ok(chunks) => Some(feed_input(kept.relation, chunks)),
+            Err(error) => {
+                self.relations.fail_jobs(&[kept.relation], &error);
+                None
+            }
+        }
+    }
+
     fn broadcast(&mut self, time: Time, inputs: Vec<FeedInput>) {
         self.executor.broadcast(&WorkerCommand::Tick { time, inputs: Arc::new(inputs) });
         self.last_time.store(time.as_millis(), Ordering::Release);
@@ -235,13 +299,10 @@ impl Sequencer {
     }
 
     /// The tick cannot happen: nothing of it is handed to the workers.
-    fn refuse(&mut self, batch: Batch, inputs: &[FeedInput], error: &Error) {
-        for input in inputs {
-            if let FeedId::Table(table) | FeedId::CatchUp(_, table) = input.feed {
-                let jobs: Vec<RelationId> =
-                    self.feeds.iter().filter(|feed| feed.id == input.feed).flat_map(|feed| feed.jobs.clone()).collect();
-                self.relations.fail_external(table, &jobs, error);
-            }
+    fn refuse(&mut self, batch: Batch, taken: &[FromFeed], error: &Error) {
+        for from_feed in taken {
+            let jobs = &self.feeds[from_feed.position].jobs;
+            self.relations.fail_external(from_feed.table, jobs, error);
         }
         for answer in batch.writes.into_iter().map(|(_, answer)| answer).chain(batch.ticks) {
             let _ = answer.send(Err(error.clone()));
@@ -249,7 +310,7 @@ impl Sequencer {
     }
 
     fn answer_feed_waiters(&mut self) {
-        if self.feeds.iter().all(|feed| feed.finished || self.relations.all_halted(&feed.jobs)) {
+        if self.feeds.iter().all(|feed| feed.is_level() || self.relations.all_halted(&feed.jobs)) {
             for waiter in self.waiting_for_feeds.drain(..) {
                 let _ = waiter.send(());
             }
@@ -277,34 +338,93 @@ impl Sequencer {
 
     /// Starts a relation whose first time is `as_of`.
     fn start(&mut self, relation: RelationSpec, as_of: Time) -> Result<()> {
-        let (plan, imports) = match &relation.kind {
+        match &relation.kind {
             RelationKind::External { .. } => {
                 self.relations.insert(Installed::external(relation, as_of));
-                return Ok(());
+                Ok(())
+            }
+            RelationKind::Errors { of } => {
+                self.errors.insert(*of, relation);
+                Ok(())
             }
             RelationKind::Table { schema, key } => {
-                let plan = JobSpec::table_plan(relation.id, Arc::clone(schema), key.clone());
-                (Arc::new(plan), HashMap::from([(relation.id, ImportKind::Feed { catch_up: false })]))
+                let plan = Arc::new(JobSpec::table_plan(relation.id, Arc::clone(schema), key.clone()));
+                let imports = HashMap::from([(relation.id, ImportKind::Feed { catch_up: false })]);
+                self.create(relation, plan, imports, as_of)
             }
-            RelationKind::View { plan } | RelationKind::Sink { plan, .. } => {
-                let mut imports = HashMap::new();
-                for id in plan.imports() {
-                    let catch_up = self.bindings.get(&id).is_some_and(|bound| *bound > Offset::default());
-                    let kind = if self.relations.source(id)?.is_some() {
-                        ImportKind::Feed { catch_up }
-                    } else {
-                        ImportKind::Edge
-                    };
-                    imports.insert(id, kind);
-                }
-                (Arc::clone(plan), imports)
+            // Its job brings it.
+            RelationKind::RowErrors => Ok(()),
+            RelationKind::View { plan, .. } | RelationKind::Sink { plan, .. } => {
+                let plan = Arc::clone(plan);
+                self.start_view(relation, plan, as_of)
             }
-        };
-        JobSpec::check(&plan)?;
+        }
+    }
+
+    fn start_view(&mut self, relation: RelationSpec, plan: Arc<JobPlan>, as_of: Time) -> Result<()> {
         let id = relation.id;
-        let target = match &relation.kind {
-            RelationKind::Sink { target, .. } => Some(target.clone()),
-            _ => None,
+        let (mut imports, mut external, mut errors) = (HashMap::new(), Vec::new(), Vec::new());
+        for import in plan.imports() {
+            let waiting = self.errors.iter().find(|(_, errors)| errors.id == import).map(|(table, _)| *table);
+            let known = self.bad_rows.iter().find(|(_, bad)| bad.relation == import).map(|(table, _)| *table);
+            if let Some(table) = waiting.or(known) {
+                // Rows that cannot be read come by reading.
+                self.start_errors(table, as_of)?;
+                errors.push((table, import));
+                imports.insert(import, ImportKind::Edge);
+            } else if self.relations.source(import)?.is_some() {
+                self.start_errors(import, as_of)?;
+                let bindings = self.bindings.get(&import);
+                let catch_up = bindings.is_some_and(|splits| splits.values().any(|end| *end > Offset::default()));
+                external.push((import, catch_up));
+                imports.insert(import, ImportKind::Feed { catch_up });
+            } else {
+                imports.insert(import, ImportKind::Edge);
+            }
+        }
+        self.create(relation, Arc::clone(&plan), imports, as_of)?;
+        for (table, catch_up) in external {
+            if catch_up {
+                self.catch_up(id, table, columns_read(&plan, table))?;
+            }
+            self.follow(id, table, &columns_read(&plan, table))?;
+        }
+        for (table, relation) in errors {
+            self.follow(relation, table, &[])?;
+        }
+        Ok(())
+    }
+
+    /// Starts the errors relation of a table unless it runs, or there is none.
+    fn start_errors(&mut self, table: RelationId, as_of: Time) -> Result<()> {
+        let Some(errors) = self.errors.remove(&table) else { return Ok(()) };
+        let Some(source) = self.relations.source(table)? else { return Ok(()) };
+        let id = errors.id;
+        let bad = self.bad_rows.entry(table).or_insert_with(|| BadRows::new(id, source.errors_retention));
+        let parts = bad.begin_recovery();
+        let plan = Arc::new(JobSpec::table_plan(id, errors_schema(), Vec::new()));
+        let imports = HashMap::from([(id, ImportKind::Feed { catch_up: !parts.is_empty() })]);
+        self.create(errors, plan, imports, as_of)?;
+        if !parts.is_empty() {
+            let extent = Extent::Past { parts, missing_ok: false };
+            self.start_feed(FeedId::CatchUp(id, id), table, Arc::from([]), extent, vec![id])?;
+        }
+        Ok(())
+    }
+
+    /// Lets the workers run a job.
+    fn create(
+        &mut self,
+        relation: RelationSpec,
+        plan: Arc<JobPlan>,
+        imports: HashMap<RelationId, ImportKind>,
+        as_of: Time,
+    ) -> Result<()> {
+        JobSpec::check(&plan)?;
+        let (target, errors) = match &relation.kind {
+            RelationKind::Sink { target, errors, .. } => (Some(target.clone()), *errors),
+            RelationKind::View { errors, .. } => (None, *errors),
+            _ => (None, None),
         };
         let mut installed = Installed::job(relation, &plan, &imports, self.executor.workers(), as_of)?;
         let shared = Arc::clone(installed.shared());
@@ -317,57 +437,78 @@ impl Sequencer {
             output = JobOutput::Sink(Arc::clone(&sink.queue));
             installed.set_sink(sink);
         }
+        let errors = errors.map(|id| installed.row_errors(id, as_of)).transpose()?;
         self.relations.insert(installed);
-        let feeds: Vec<(RelationId, bool)> = imports
-            .iter()
-            .filter_map(|(table, kind)| match kind {
-                ImportKind::Feed { catch_up } if *table != id => Some((*table, *catch_up)),
-                ImportKind::Feed { .. } | ImportKind::Edge => None,
-            })
-            .collect();
-        let spec = JobSpec { plan, shared, as_of, imports, output, errors: None };
+        let errors = errors.map(|errors| {
+            let shared = Arc::clone(errors.shared());
+            self.relations.insert(errors);
+            shared
+        });
+        let spec = JobSpec { plan, shared, as_of, imports, output, errors };
         self.executor.broadcast(&WorkerCommand::Create(Arc::new(spec)));
-        for (table, catch_up) in feeds {
-            self.follow(id, table, catch_up)?;
-        }
         Ok(())
     }
 
-    /// Lets a job have an external table's rows: what is new, and what was given before.
-    fn follow(&mut self, job: RelationId, table: RelationId, catch_up: bool) -> Result<()> {
-        let Some(source) = self.relations.source(table)? else { return Ok(()) };
-        let bound = self.bindings.get(&table).copied().unwrap_or_default();
-        if catch_up {
-            let mut feed =
-                self.start_feed(FeedId::CatchUp(job, table), table, &source, Offset::default(), Some(bound))?;
-            feed.jobs.push(job);
-            self.feeds.push(feed);
+    /// Lets a job have what was read of an external table before.
+    fn catch_up(&mut self, job: RelationId, table: RelationId, columns: Vec<usize>) -> Result<()> {
+        let splits = self.bindings.get(&table).into_iter().flatten();
+        let parts = splits
+            .map(|(split, end)| Part { split: split.clone(), from: Offset::default(), until: Some(*end) })
+            .collect();
+        let extent = Extent::Past { parts, missing_ok: !self.recovering };
+        self.start_feed(FeedId::CatchUp(job, table), table, columns.into(), extent, vec![job])
+    }
+
+    /// Lets a job have what is new of an external table.
+    fn follow(&mut self, job: RelationId, table: RelationId, columns: &[usize]) -> Result<()> {
+        let mut jobs = vec![job];
+        let mut wanted = columns.to_vec();
+        if let Some(position) = self.feeds.iter().position(|feed| feed.id == FeedId::Table(table)) {
+            let feed = &mut self.feeds[position];
+            if feed.finished || columns.iter().all(|column| feed.columns.contains(column)) {
+                if !feed.jobs.contains(&job) {
+                    feed.jobs.push(job);
+                }
+                return Ok(());
+            }
+            // The reads that nobody has seen are read again, with more columns.
+            let feed = self.feeds.remove(position);
+            jobs.extend(feed.jobs.iter().filter(|other| **other != job));
+            wanted.extend(feed.columns.iter().filter(|column| !columns.contains(column)));
         }
-        if let Some(feed) = self.feeds.iter_mut().find(|feed| feed.id == FeedId::Table(table)) {
-            feed.jobs.push(job);
-            return Ok(());
+        wanted.sort_unstable();
+        if let Some(bad) = self.bad_rows.get(&table)
+            && !jobs.contains(&bad.relation)
+        {
+            jobs.push(bad.relation);
         }
-        let mut feed = self.start_feed(FeedId::Table(table), table, &source, bound, None)?;
-        feed.jobs.push(job);
-        self.feeds.push(feed);
-        Ok(())
+        let known = self.bindings.get(&table).into_iter().flatten();
+        let extent = Extent::New(known.map(|(split, end)| (split.clone(), *end)).collect());
+        self.start_feed(FeedId::Table(table), table, wanted.into(), extent, jobs)
     }
 
     fn start_feed(
-        &self,
+        &mut self,
         id: FeedId,
         table: RelationId,
-        source: &Arc<dyn Source>,
-        from: Offset,
-        until: Option<Offset>,
-    ) -> Result<Feed> {
+        columns: Arc<[usize]>,
+        extent: Extent,
+        jobs: Vec<RelationId>,
+    ) -> Result<()> {
+        let (Some(source), Some(progress)) = (self.relations.source(table)?, self.relations.progress_of(table)) else {
+            return Err(Error::internal("a feed of a table without a source"));
+        };
         let (wake, requests) = (self.feed_wake.clone(), self.own_requests.clone());
-        Feed::start(id, table, source, from, until, move || {
+        let spec = FeedSpec { id, table, source, columns, extent, progress };
+        let mut feed = Feed::start(spec, move || {
             if wake.set() {
                 // The sequencer is gone when the server stops.
                 let _ = requests.send(Request::FeedReady);
             }
-        })
+        })?;
+        feed.jobs = jobs;
+        self.feeds.push(feed);
+        Ok(())
     }
 
     fn uninstall(&mut self, relations: &[RelationId]) {
@@ -377,11 +518,19 @@ impl Sequencer {
         for feed in &mut self.feeds {
             feed.jobs.retain(|job| !ids.contains(job));
         }
-        self.feeds.retain(|feed| !feed.jobs.is_empty());
         for id in &ids {
             self.relations.remove(*id);
             self.bindings.remove(id);
+            self.errors.remove(id);
+            self.bad_rows.remove(id);
         }
+        // Rows that cannot be read are no reason to read, unless somebody reads them.
+        let (relations, bad_rows) = (&self.relations, &self.bad_rows);
+        self.feeds.retain(|feed| {
+            let errors = bad_rows.get(&feed.table).map(|bad| bad.relation);
+            let alone = |job: &RelationId| Some(*job) == errors && relations.with_dependents(*job).len() == 1;
+            !feed.jobs.iter().all(alone) || matches!(feed.id, FeedId::CatchUp(..)) && !feed.jobs.is_empty()
+        });
         self.executor.broadcast(&WorkerCommand::Drop(Arc::new(ids)));
         self.relations.progress().signal();
     }
@@ -411,10 +560,28 @@ impl Sequencer {
             .iter()
             .map(|relation| (relation.id, matches!(relation.kind, RelationKind::Table { .. })))
             .collect();
-        let mut bindings = HashMap::new();
+        let mut errors: HashMap<RelationId, BadRows> = HashMap::new();
+        for relation in &relations {
+            if let RelationKind::External { source } = &relation.kind {
+                let of_table = relations
+                    .iter()
+                    .find(|other| matches!(other.kind, RelationKind::Errors { of } if of == relation.id));
+                errors.extend(of_table.map(|of| (relation.id, BadRows::new(of.id, source.errors_retention))));
+            }
+        }
+        let mut bindings: HashMap<RelationId, BTreeMap<SplitId, (Offset, Time)>> = HashMap::new();
         self.log.replay(&mut |mut record| {
             record.writes.retain(|(table, _)| known.get(table).copied().unwrap_or(false));
-            bindings.extend(record.bindings.iter().filter(|(table, _)| known.contains_key(table)).copied());
+            for Binding { table, split, end, bad } in &record.bindings {
+                if !known.contains_key(table) {
+                    continue;
+                }
+                let splits = bindings.entry(*table).or_default();
+                let start = splits.insert(split.clone(), (*end, record.time)).map_or(Offset::default(), |(end, _)| end);
+                if let Some(kept) = errors.get_mut(table).filter(|_| *bad > 0) {
+                    kept.bind(record.time, split, start, *end, *bad as usize);
+                }
+            }
             match replay.last_mut() {
                 Some(last) if rows_of(last) + rows_of(&record) <= REPLAY_ROWS_PER_TICK => {
                     last.time = record.time;
@@ -424,10 +591,22 @@ impl Sequencer {
             }
             Ok(())
         })?;
-        self.bindings = bindings;
-        for relation in relations {
+        self.bad_rows = errors;
+        let ends = |splits: &BTreeMap<SplitId, (Offset, Time)>| {
+            splits.iter().map(|(split, (end, _))| (split.clone(), *end)).collect()
+        };
+        self.bindings = bindings.iter().map(|(table, splits)| (*table, ends(splits))).collect();
+        self.recovering = true;
+        let started: Result<()> = relations.into_iter().try_for_each(|relation| {
+            let id = relation.id;
             self.start(relation, Time::ZERO.next())?;
-        }
+            if let (Some(progress), Some(splits)) = (self.relations.progress_of(id), bindings.get(&id)) {
+                splits.iter().for_each(|(split, (end, time))| progress.recovered(split, *end, *time));
+            }
+            Ok(())
+        });
+        self.recovering = false;
+        started?;
         let mut open = std::collections::VecDeque::new();
         for record in replay {
             while open.len() >= REPLAY_OPEN_TICKS_MAX {
@@ -438,11 +617,7 @@ impl Sequencer {
                 }
             }
             open.push_back(record.time);
-            let inputs = record
-                .writes
-                .into_iter()
-                .map(|(table, chunks)| FeedInput { feed: FeedId::Table(table), chunks, done: false })
-                .collect();
+            let inputs = record.writes.into_iter().map(|(table, chunks)| feed_input(table, chunks)).collect();
             self.broadcast(record.time, inputs);
         }
         // The clock goes on above every time that was ever handed out.
@@ -453,6 +628,50 @@ impl Sequencer {
         self.relations.set_floor(time);
         Ok(())
     }
+}
+
+/// What a feed gave to a tick.
+struct FromFeed {
+    /// Among the feeds.
+    position: usize,
+    table: RelationId,
+    /// It was not read before.
+    new: bool,
+    taken: Taken,
+}
+
+impl FromFeed {
+    fn bindings(&self) -> Vec<Binding> {
+        let binding = |bound: &Bound| Binding {
+            table: self.table,
+            split: bound.split.clone(),
+            end: bound.end,
+            bad: u32::try_from(bound.bad.len()).unwrap_or(u32::MAX),
+        };
+        self.taken.bounds.iter().map(binding).collect()
+    }
+}
+
+/// All columns of changes of a relation.
+fn feed_input(relation: RelationId, chunks: Vec<Chunk>) -> FeedInput {
+    FeedInput { feed: FeedId::Table(relation), columns: None, chunks, done: false }
+}
+
+/// The columns of a relation that a plan reads.
+fn columns_read(plan: &JobPlan, of: RelationId) -> Vec<usize> {
+    let mut columns: Vec<usize> = plan
+        .nodes
+        .iter()
+        .filter_map(|node| match &node.operator {
+            OperatorSpec::Import { relation, columns } if *relation == of => Some(columns),
+            _ => None,
+        })
+        .flatten()
+        .copied()
+        .collect();
+    columns.sort_unstable();
+    columns.dedup();
+    columns
 }
 
 fn rows_of(record: &Record) -> usize {

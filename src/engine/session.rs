@@ -71,7 +71,7 @@ impl Session {
     pub async fn execute(&mut self, statement: &Statement, cancel: &CancellationToken) -> Result<Answer> {
         let refused = sql::refuse_parameters(&statement.kind, &statement.text);
         let answer = match refused {
-            Ok(()) => self.run(&statement.kind, &statement.text, cancel).await,
+            Ok(()) => self.run(&statement.kind, cancel).await,
             Err(error) => Err(error),
         };
         self.settle(answer, statement.offset)
@@ -88,7 +88,7 @@ impl Session {
         cancel: &CancellationToken,
     ) -> Result<Answer> {
         let answer = match prepared.bind(&self.engine, parameters) {
-            Ok(kind) => self.run(&kind, &prepared.statement().text, cancel).await,
+            Ok(kind) => self.run(&kind, cancel).await,
             Err(error) => Err(error),
         };
         self.settle(answer, prepared.statement().offset)
@@ -124,13 +124,13 @@ impl Session {
         Interrupt::new(cancel.clone(), self.engine.closed().clone(), timeout, self.engine.query_threads())
     }
 
-    async fn run(&mut self, kind: &StatementKind, text: &str, cancel: &CancellationToken) -> Result<Answer> {
+    async fn run(&mut self, kind: &StatementKind, cancel: &CancellationToken) -> Result<Answer> {
         let interrupt = self.interrupt(cancel);
         if self.status() == TransactionStatus::Failed && !ends_failure(kind) {
             return Err(failed_block());
         }
         self.check_in_block(kind)?;
-        self.dispatch(kind, text, &interrupt).await
+        self.dispatch(kind, &interrupt).await
     }
 
     /// Prepares a statement. `declared` are the parameters' types as far as the client gives them.
@@ -337,7 +337,7 @@ impl Session {
         Ok(())
     }
 
-    async fn dispatch(&mut self, kind: &StatementKind, text: &str, interrupt: &Interrupt) -> Result<Answer> {
+    async fn dispatch(&mut self, kind: &StatementKind, interrupt: &Interrupt) -> Result<Answer> {
         if let (Some(tag), Some(block)) = (ddl_tag(kind), &mut self.block) {
             block.ddl = Some(kind.clone());
             return Ok(Answer::Done { tag: Tag::Plain(tag), notices: Vec::new() });
@@ -354,7 +354,7 @@ impl Session {
             StatementKind::Insert(_)
             | StatementKind::Update(_)
             | StatementKind::Delete(_)
-            | StatementKind::Truncate(_) => dml::execute(self, kind, text, interrupt).await,
+            | StatementKind::Truncate(_) => dml::execute(self, kind, interrupt).await,
             StatementKind::Explain(explain) => show::explain(self, explain, interrupt).await,
             StatementKind::Show(what) => show::show(self, what),
             StatementKind::Describe(describe) => show::describe(self, describe),
@@ -568,7 +568,7 @@ impl Session {
                 let answer = match &kind {
                     StatementKind::Query(query) => self.query(query, interrupt).await,
                     StatementKind::Insert(_) | StatementKind::Update(_) | StatementKind::Delete(_) => {
-                        dml::execute(self, &kind, "", interrupt).await
+                        dml::execute(self, &kind, interrupt).await
                     }
                     _ => Err(Error::unsupported("EXECUTE of this statement is not supported")
                         .hint("Run it through the protocol that prepared it, or send its text.")),

@@ -16,6 +16,7 @@ use super::ddl::no_object;
 use super::interrupt::Interrupt;
 use super::session::Session;
 use super::settings::Settings;
+use super::system_tables;
 
 fn schema_of(columns: &[(&str, DataType)]) -> SchemaRef {
     Arc::new(Schema::new(
@@ -54,6 +55,7 @@ pub(crate) fn schema(session: &Session, show: &Show) -> Result<SchemaRef> {
             ("rows", DataType::Int64),
         ]),
         Show::Jobs => jobs_schema(),
+        Show::Sources => sources()?.schema(),
         Show::Create(_, _) => schema_of(&[("name", text.clone()), ("create_statement", text)]),
         Show::Variable(name) if name == "all" => settings_schema(),
         Show::Variable(name) => schema_of(&[(session.settings().show(name)?.0, text)]),
@@ -98,7 +100,7 @@ pub(crate) fn settings_columns(settings: &Settings) -> Vec<ArrayRef> {
 pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
     let schema = schema(session, show)?;
     match show {
-        Show::Tables => rows(schema, object_columns(session, |kind| kind == catalog::ObjectKind::Table), "SHOW"),
+        Show::Tables => rows(schema, object_columns(session, is_table), "SHOW"),
         Show::Views => {
             let views = |kind| matches!(kind, catalog::ObjectKind::View | catalog::ObjectKind::MaterializedView);
             rows(schema, object_columns(session, views), "SHOW")
@@ -108,6 +110,10 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
             rows(schema, object_columns(session, |kind| kind == catalog::ObjectKind::MaterializedView), "SHOW")
         }
         Show::Jobs => rows(schema, job_columns(&session.engine().jobs()), "SHOW"),
+        Show::Sources => {
+            let found = sources()?.rows(session.engine())?;
+            rows(schema, found.columns().to_vec(), "SHOW")
+        }
         Show::Create(kind, name) => {
             let object = find(session, name)?;
             check_kind(&object, *kind, name)?;
@@ -116,6 +122,14 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
         Show::Variable(name) if name == "all" => rows(schema, settings_columns(session.settings()), "SHOW"),
         Show::Variable(name) => rows(schema, vec![texts([session.settings().show(name)?.1])], "SHOW"),
     }
+}
+
+fn sources() -> Result<&'static system_tables::SystemTable> {
+    system_tables::find("sources").ok_or_else(|| Error::internal("there is no table of sources"))
+}
+
+fn is_table(kind: catalog::ObjectKind) -> bool {
+    matches!(kind, catalog::ObjectKind::Table | catalog::ObjectKind::Errors)
 }
 
 fn object_columns(session: &Session, of: impl Fn(catalog::ObjectKind) -> bool) -> Vec<ArrayRef> {
@@ -200,6 +214,11 @@ fn check_kind(object: &Object, wanted: ObjectKind, name: &Name) -> Result<()> {
     if fits {
         return Ok(());
     }
+    if object.kind == catalog::ObjectKind::Errors {
+        return Err(Error::new(SqlState::WrongObjectType, format!("\"{}\" was made with its table", object.name))
+            .hint("Use SHOW CREATE TABLE with the table's name.")
+            .position(name.position));
+    }
     Err(Error::new(SqlState::WrongObjectType, format!("\"{}\" is a {}", object.name, object.kind.name()))
         .hint(format!("Use SHOW CREATE {} {}.", object.kind.keyword(), object.name))
         .position(name.position))
@@ -228,7 +247,12 @@ pub(crate) fn describe(session: &Session, describe: &Describe) -> Result<Answer>
     let columns = columns(&object);
     let table = match &object.definition {
         Definition::Table(table) => Some(table),
-        Definition::View(_) | Definition::MaterializedView(_) | Definition::Sink(_) | Definition::Broken(_) => None,
+        Definition::View(_)
+        | Definition::MaterializedView(_)
+        | Definition::Sink(_)
+        | Definition::Errors(_)
+        | Definition::RowErrors(_)
+        | Definition::Broken(_) => None,
     };
     let of_table = |index: usize| table.and_then(|table| table.columns.get(index));
     let nullable: Vec<bool> =

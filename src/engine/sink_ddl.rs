@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use sqlparser::ast::{self, Spanned as _};
+use sqlparser::ast;
 
 use crate::catalog::{self, Definition, Object, SinkDefinition, Table};
 use crate::connectors::ConnectorColumn;
@@ -12,10 +12,10 @@ use crate::sql::{self, CreateSink, CreateTable, JobAction, JobCommand, Name, Sta
 use crate::types::{Error, Result, SqlState};
 
 use super::api::{Answer, Notice, Tag};
-use super::coordinator::{RelationKind, RelationSpec, RelationState};
+use super::coordinator::{RelationKind, RelationState};
 use super::database::Engine;
 use super::ddl::{self, NewObject, no_object};
-use super::define::{Defined, named_relations};
+use super::define::{self, Defined, named_relations};
 use super::dml::assign;
 use super::interrupt::Interrupt;
 use super::relations::Relations;
@@ -34,6 +34,12 @@ pub(crate) async fn create_sink(session: &Session, create: &CreateSink, interrup
     }
     let (engine, relations, of) = (Arc::clone(session.engine()), session.relations(), create.clone());
     let defined = interrupt.run(async move { sink(&engine, &relations, &of).await }).await?;
+    if let Some(RelationKind::Sink { target, .. }) = &defined.kind {
+        target.sink.check_new().map_err(|error| error.position_or(Some(create.name.position)))?;
+    }
+    if defined.keeps_errors() {
+        ddl::check_errors_name(&session.engine().catalog(), &create.name)?;
+    }
     let text = sql::show_create_sink(create);
     let created = NewObject { name: &create.name, kind: catalog::ObjectKind::Sink, text };
     let (_, notices) = ddl::install(session, created, defined, turn, interrupt).await?;
@@ -99,7 +105,7 @@ pub(crate) async fn sink(engine: &Engine, relations: &Relations, create: &Create
     let target = SinkTarget { sink, required: required.unwrap_or_default() };
     Ok(Defined {
         definition: Definition::Sink(SinkDefinition { plan: Arc::clone(&plan), connector, table }),
-        kind: Some(RelationKind::Sink { plan, target }),
+        kind: Some(RelationKind::Sink { plan, target, errors: None }),
         source: None,
         depends_on,
         notices: planned.notices,
@@ -154,16 +160,22 @@ fn table_statement(object: &Object) -> Result<(CreateTable, Vec<ConnectorColumn>
 ///
 /// # Errors
 /// 42809 when its connector only writes; 58P01 when the place is still not there.
-pub(crate) async fn open_written(engine: &Arc<Engine>, object: &Object) -> Result<()> {
+pub(crate) async fn open_written(engine: &Arc<Engine>, relations: &Relations, object: &Object) -> Result<()> {
     let (create, columns) = table_statement(object)?;
     if engine.connectors().is_write_only(&create.options) {
         return Err(Error::new(SqlState::WrongObjectType, format!("table \"{}\" can only be written", object.name))
             .hint("Read the relation that its sink writes out."));
     }
-    let source = engine.connectors().open(&create.options, &columns).map_err(Error::without_position)?;
-    engine.set_source(object.id, Arc::clone(&source));
-    let kind = RelationKind::External { source };
-    engine.coordinator().install(RelationSpec { id: object.id, qualified_name: object.qualified_name(), kind }).await
+    engine.connectors().open(&create.options, &columns).map_err(Error::without_position)?;
+    let defined = define::table(engine, relations, &create).map_err(Error::without_position)?;
+    let specs = defined.specs(object.id, object.errors, &object.qualified_name());
+    if let Some(source) = defined.source {
+        engine.set_source(object.id, source);
+    }
+    for spec in specs {
+        engine.coordinator().install(spec).await?;
+    }
+    Ok(())
 }
 
 /// The sink of a table with a connector.
@@ -213,12 +225,7 @@ async fn assigned_query(
 ///
 /// # Errors
 /// As [`create_sink`]; 0A000 for clauses that need to read the target.
-pub(crate) async fn insert(
-    session: &Session,
-    insert: &ast::Insert,
-    text: &str,
-    interrupt: &Interrupt,
-) -> Result<Option<Answer>> {
+pub(crate) async fn insert(session: &Session, insert: &ast::Insert, interrupt: &Interrupt) -> Result<Option<Answer>> {
     let ast::TableObject::TableName(name) = &insert.table else { return Ok(None) };
     let into = sql::object_name(name)?;
     let catalog = session.engine().catalog();
@@ -244,8 +251,11 @@ pub(crate) async fn insert(
         return Err(refused("RETURNING"));
     }
     let Some(source) = &insert.source else { return Err(refused("DEFAULT VALUES")) };
-    let start = usize::try_from(source.span().start.column).unwrap_or(1).max(1);
-    let written: String = text.chars().skip(start - 1).collect();
+    // Printed anew, since the query's own text may begin before what its tokens say.
+    let written = source.to_string();
+    if sql::query(&written).ok().as_ref() != Some(source) {
+        return Err(refused("this form"));
+    }
     let query_text = match insert.columns.as_slice() {
         [] => written,
         listed => listed_query(table, listed, &written)?,

@@ -1,38 +1,201 @@
-//! `clink_catalog`: what the server knows of its jobs and settings, as tables.
+//! The schema `clink_catalog`: what the server knows of itself, as tables. Each is worked out when a statement that
+//! names it is planned.
+//!
+//! A further table is one more entry of [`TABLES`].
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
 
-use crate::types::Result;
-
 use super::database::Engine;
+use super::settings::Settings;
 use super::show;
+use super::source_progress::{Seen, SplitProgress};
+use crate::catalog::{Definition, Object};
+use crate::types::{Error, Result, Time};
 
-/// The schema of these tables.
+/// The schema.
 pub(crate) const SCHEMA: &str = "clink_catalog";
 
-/// Their names.
-pub(crate) const NAMES: &[&str] = &["jobs", "settings"];
+/// A table of the server's own knowledge.
+pub(crate) struct SystemTable {
+    /// Its name.
+    pub(crate) name: &'static str,
+    columns: &'static [(&'static str, DataType)],
+    rows: fn(&Engine) -> Vec<ArrayRef>,
+}
 
-/// A table by name; `None` when there is none.
+const TIME: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
+
+/// All of them, by name.
+const TABLES: &[SystemTable] = &[
+    SystemTable {
+        name: "jobs",
+        columns: &[
+            ("id", DataType::Int64),
+            ("name", DataType::Utf8),
+            ("kind", DataType::Utf8),
+            ("status", DataType::Utf8),
+            ("error", DataType::Utf8),
+            ("since", TIME),
+            ("rows_in", DataType::Int64),
+            ("rows_out", DataType::Int64),
+            ("lag_ms", DataType::Int64),
+        ],
+        rows: |engine| show::job_columns(&engine.jobs()),
+    },
+    SystemTable {
+        name: "settings",
+        columns: &[("name", DataType::Utf8), ("setting", DataType::Utf8), ("description", DataType::Utf8)],
+        rows: |_| show::settings_columns(&Settings::default()),
+    },
+    SystemTable {
+        name: "sources",
+        columns: &[
+            ("schema", DataType::Utf8),
+            ("name", DataType::Utf8),
+            ("connector", DataType::Utf8),
+            ("status", DataType::Utf8),
+            ("rows", DataType::Int64),
+            ("errors", DataType::Int64),
+            ("reasons", DataType::Utf8),
+            ("splits", DataType::Int64),
+            ("offset", DataType::Int64),
+            ("lag", DataType::Int64),
+        ],
+        rows: sources,
+    },
+    SystemTable {
+        name: "splits",
+        columns: &[
+            ("schema", DataType::Utf8),
+            ("source", DataType::Utf8),
+            ("split", DataType::Utf8),
+            ("offset", DataType::Int64),
+            ("size", DataType::Int64),
+            ("lag", DataType::Int64),
+            ("time", TIME),
+        ],
+        rows: splits,
+    },
+];
+
+impl SystemTable {
+    /// Its columns.
+    pub(crate) fn schema(&self) -> SchemaRef {
+        let field = |(name, data_type): &(&str, DataType)| {
+            let data_type = match data_type {
+                // A constant cannot hold a zone.
+                DataType::Timestamp(unit, None) => DataType::Timestamp(*unit, Some("UTC".into())),
+                other => other.clone(),
+            };
+            Field::new(*name, data_type, true)
+        };
+        Arc::new(Schema::new(self.columns.iter().map(field).collect::<Vec<_>>()))
+    }
+
+    /// Its rows now.
+    ///
+    /// # Errors
+    /// None but a fault of the program.
+    pub(crate) fn rows(&self, engine: &Engine) -> Result<RecordBatch> {
+        Ok(RecordBatch::try_new(self.schema(), (self.rows)(engine))?)
+    }
+}
+
+/// The names of all tables.
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+    TABLES.iter().map(|table| table.name)
+}
+
+/// A table by name.
+pub(crate) fn find(name: &str) -> Option<&'static SystemTable> {
+    TABLES.iter().find(|table| table.name == name)
+}
+
+/// A table's rows for one statement.
 ///
 /// # Errors
 /// None but a fault of the program.
-pub(crate) fn table(engine: &Engine, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
-    let rows = match name {
-        "jobs" => {
-            let schema = show::jobs_schema();
-            RecordBatch::try_new(schema, show::job_columns(&engine.jobs()))?
-        }
-        "settings" => {
-            let settings = super::settings::Settings::default();
-            RecordBatch::try_new(show::settings_schema(), show::settings_columns(&settings))?
-        }
-        _ => return Ok(None),
+pub(crate) fn provider(engine: &Engine, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
+    let Some(table) = find(name) else { return Ok(None) };
+    let rows = table.rows(engine)?;
+    let provider = MemTable::try_new(rows.schema(), vec![vec![rows]]);
+    Ok(Some(Arc::new(provider.map_err(|error| Error::internal(error.to_string()))?)))
+}
+
+fn number(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn texts<T: AsRef<str>>(values: impl IntoIterator<Item = T>) -> ArrayRef {
+    Arc::new(StringArray::from_iter_values(values))
+}
+
+fn numbers(values: impl IntoIterator<Item = Option<u64>>) -> ArrayRef {
+    Arc::new(values.into_iter().map(|value| value.map(number)).collect::<Int64Array>())
+}
+
+fn times(values: impl IntoIterator<Item = Option<Time>>) -> ArrayRef {
+    let micros = values.into_iter().map(|time| time.map(|time| number(time.as_millis()).saturating_mul(1_000)));
+    Arc::new(micros.collect::<TimestampMicrosecondArray>().with_timezone("UTC"))
+}
+
+/// The tables with a connector and what was seen of them.
+fn seen(engine: &Engine) -> Vec<(Arc<Object>, Seen)> {
+    let catalog = engine.catalog();
+    let mut sources: Vec<_> = catalog
+        .objects()
+        .filter(|object| object.is_external())
+        .map(|object| {
+            let progress = engine.coordinator().source_progress(object.id);
+            (Arc::clone(object), progress.map(|progress| progress.seen()).unwrap_or_default())
+        })
+        .collect();
+    sources.sort_by(|(a, _), (b, _)| (&a.schema, &a.name).cmp(&(&b.schema, &b.name)));
+    sources
+}
+
+fn sources(engine: &Engine) -> Vec<ArrayRef> {
+    let seen = seen(engine);
+    let connector = |object: &Object| match &object.definition {
+        Definition::Table(table) => table.connector.clone().unwrap_or_default(),
+        _ => String::new(),
     };
-    let schema = rows.schema();
-    Ok(Some(Arc::new(MemTable::try_new(schema, vec![vec![rows]]).map_err(crate::engine::error_of)?)))
+    let jobs = engine.jobs();
+    let status = |object: &Object| jobs.iter().find(|job| job.id == object.id).map_or("FAILED", |job| job.status);
+    let reasons =
+        |seen: &Seen| seen.bad.iter().map(|(reason, rows)| format!("{reason}={rows}")).collect::<Vec<_>>().join(", ");
+    // One split whose end is not known leaves the whole open.
+    let lag = |seen: &Seen| seen.splits.values().map(SplitProgress::lag).sum::<Option<u64>>();
+    vec![
+        texts(seen.iter().map(|(object, _)| &object.schema)),
+        texts(seen.iter().map(|(object, _)| &object.name)),
+        texts(seen.iter().map(|(object, _)| connector(object))),
+        texts(seen.iter().map(|(object, _)| status(object))),
+        numbers(seen.iter().map(|(_, seen)| Some(seen.rows))),
+        numbers(seen.iter().map(|(_, seen)| Some(seen.bad.values().sum()))),
+        texts(seen.iter().map(|(_, seen)| reasons(seen))),
+        numbers(seen.iter().map(|(_, seen)| Some(seen.splits.len() as u64))),
+        numbers(seen.iter().map(|(_, seen)| Some(seen.splits.values().map(SplitProgress::read).sum()))),
+        numbers(seen.iter().map(|(_, seen)| lag(seen))),
+    ]
+}
+
+fn splits(engine: &Engine) -> Vec<ArrayRef> {
+    let seen = seen(engine);
+    let rows: Vec<_> =
+        seen.iter().flat_map(|(object, seen)| seen.splits.iter().map(move |split| (object, split))).collect();
+    vec![
+        texts(rows.iter().map(|(object, _)| &object.schema)),
+        texts(rows.iter().map(|(object, _)| &object.name)),
+        texts(rows.iter().map(|(_, (split, _))| split.as_str())),
+        numbers(rows.iter().map(|(_, (_, progress))| Some(progress.offset.0))),
+        numbers(rows.iter().map(|(_, (_, progress))| progress.size.map(|size| size.0))),
+        numbers(rows.iter().map(|(_, (_, progress))| progress.lag())),
+        times(rows.iter().map(|(_, (_, progress))| progress.time)),
+    ]
 }

@@ -5,8 +5,9 @@
 //!
 //! ```text
 //! [u32 LE length of payload][u32 LE CRC-32 of payload][payload]
-//! payload: [u8 version = 1][u64 LE time]
-//!          [u32 LE number of bindings] then each [u64 LE table][u64 LE end offset]
+//! payload: [u8 version = 2][u64 LE time]
+//!          [u32 LE number of bindings] then each [u64 LE table][u32 LE length][split, UTF-8]
+//!                                                [u64 LE end offset][u32 LE bad rows]
 //!          [u32 LE number of tables]   then each [u64 LE table][u32 LE length][Arrow IPC stream]
 //! ```
 //!
@@ -26,10 +27,10 @@ use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 
 use crate::env::Env;
-use crate::exec::source::Offset;
+use crate::exec::source::{Offset, SplitId};
 use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const DIFF_COLUMN: &str = "__diff";
 /// No record is longer: a length beyond it is damage.
 const RECORD_BYTES_MAX: u32 = 1 << 30;
@@ -38,10 +39,20 @@ const RECORD_BYTES_MAX: u32 = 1 << 30;
 #[derive(Debug)]
 pub(crate) struct Record {
     pub(crate) time: Time,
-    /// Up to where external tables were read.
-    pub(crate) bindings: Vec<(RelationId, Offset)>,
+    /// Up to where splits of external tables were read.
+    pub(crate) bindings: Vec<Binding>,
     /// Changes of ordinary tables.
     pub(crate) writes: Vec<(RelationId, Vec<Chunk>)>,
+}
+
+/// Up to where a split was read at some time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Binding {
+    pub(crate) table: RelationId,
+    pub(crate) split: SplitId,
+    pub(crate) end: Offset,
+    /// How many rows between the binding before and this one could not be read.
+    pub(crate) bad: u32,
 }
 
 /// The log, open for appending.
@@ -161,9 +172,13 @@ fn encode(record: &Record) -> Result<Vec<u8>> {
     let mut out = vec![VERSION];
     out.extend_from_slice(&record.time.as_millis().to_le_bytes());
     out.extend_from_slice(&(record.bindings.len() as u32).to_le_bytes());
-    for (table, offset) in &record.bindings {
-        out.extend_from_slice(&table.0.to_le_bytes());
-        out.extend_from_slice(&offset.0.to_le_bytes());
+    for binding in &record.bindings {
+        let split = binding.split.as_str().as_bytes();
+        out.extend_from_slice(&binding.table.0.to_le_bytes());
+        out.extend_from_slice(&u32::try_from(split.len()).unwrap_or(u32::MAX).to_le_bytes());
+        out.extend_from_slice(split);
+        out.extend_from_slice(&binding.end.0.to_le_bytes());
+        out.extend_from_slice(&binding.bad.to_le_bytes());
     }
     out.extend_from_slice(&(record.writes.len() as u32).to_le_bytes());
     for (table, chunks) in &record.writes {
@@ -193,25 +208,26 @@ fn decode(payload: &[u8]) -> Result<Record> {
     let mut rest = payload;
     let [version] = take(&mut rest)?;
     if version != VERSION {
-        return Err(Error::new(SqlState::DataCorrupted, format!("the timeline log has a record of version {version}"))
-            .hint("Start the program version that wrote it."));
+        return Err(Error::new(
+            SqlState::DataCorrupted,
+            format!("the timeline log has a record of version {version}; this program reads version {VERSION}"),
+        )
+        .hint("Start the version of the program that wrote it, or begin with an empty data directory."));
     }
     let time = Time::from_millis(u64::from_le_bytes(take(&mut rest)?));
     let mut bindings = Vec::new();
     for _ in 0..u32::from_le_bytes(take(&mut rest)?) {
         let table = RelationId(u64::from_le_bytes(take(&mut rest)?));
-        bindings.push((table, Offset(u64::from_le_bytes(take(&mut rest)?))));
+        let split = std::str::from_utf8(take_bytes(&mut rest)?).map_err(|_| short())?;
+        let split = SplitId::new(split);
+        let end = Offset(u64::from_le_bytes(take(&mut rest)?));
+        let bad = u32::from_le_bytes(take(&mut rest)?);
+        bindings.push(Binding { table, split, end, bad });
     }
     let mut writes = Vec::new();
     for _ in 0..u32::from_le_bytes(take(&mut rest)?) {
         let table = RelationId(u64::from_le_bytes(take(&mut rest)?));
-        let length = u32::from_le_bytes(take(&mut rest)?) as usize;
-        if rest.len() < length {
-            return Err(short());
-        }
-        let (bytes, behind) = rest.split_at(length);
-        rest = behind;
-        writes.push((table, decode_chunks(bytes)?));
+        writes.push((table, decode_chunks(take_bytes(&mut rest)?)?));
     }
     Ok(Record { time, bindings, writes })
 }
@@ -235,6 +251,14 @@ fn short() -> Error {
     Error::new(SqlState::DataCorrupted, "a record of the timeline log is cut short")
 }
 
+/// Bytes behind their length.
+fn take_bytes<'a>(input: &mut &'a [u8]) -> Result<&'a [u8]> {
+    let length = u32::from_le_bytes(take(input)?) as usize;
+    let (bytes, rest) = input.split_at_checked(length).ok_or_else(short)?;
+    *input = rest;
+    Ok(bytes)
+}
+
 fn take<const N: usize>(input: &mut &[u8]) -> Result<[u8; N]> {
     let (bytes, rest) = input.split_first_chunk::<N>().ok_or_else(short)?;
     *input = rest;
@@ -247,13 +271,24 @@ mod tests {
 
     use super::*;
 
+    fn bindings(time: u64) -> Vec<Binding> {
+        ["a", "b.ndjson#1"]
+            .map(|split| Binding {
+                table: RelationId(4),
+                split: SplitId::new(split),
+                end: Offset(time * 10),
+                bad: u32::try_from(time).expect("small"),
+            })
+            .to_vec()
+    }
+
     fn record(time: u64, value: i64) -> Record {
         let schema = Arc::new(Schema::new(vec![Field::new("a", DataType::Int64, true)]));
         let rows =
             RecordBatch::try_new(schema, vec![Arc::new(Int64Array::from(vec![Some(value), None]))]).expect("fits");
         Record {
             time: Time::from_millis(time),
-            bindings: vec![(RelationId(4), Offset(time * 10))],
+            bindings: bindings(time),
             writes: vec![(RelationId(7), Chunk::changes(&rows, &Int64Array::from(vec![1, -2])))],
         }
     }
@@ -261,7 +296,7 @@ mod tests {
     fn times(log: &TimelineLog) -> Vec<u64> {
         let mut times = Vec::new();
         log.replay(&mut |record| {
-            assert_eq!(record.bindings, vec![(RelationId(4), Offset(record.time.as_millis() * 10))]);
+            assert_eq!(record.bindings, bindings(record.time.as_millis()));
             assert_eq!(record.writes[0].1[0].diffs().map(|d| d.values().to_vec()), Some(vec![1, -2]));
             times.push(record.time.as_millis());
             Ok(())
@@ -302,6 +337,15 @@ mod tests {
         std::fs::write(&path, &bytes).expect("writable");
         let error = TimelineLog::open(directory.path(), Env::system()).err().expect("damaged");
         assert_eq!(error.code(), SqlState::DataCorrupted);
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_refused_by_name() {
+        let mut payload = encode(&record(1, 10)).expect("encodes");
+        payload[0] = 1;
+        let error = decode(&payload).err().expect("refused");
+        assert!(error.message().contains("version 1; this program reads version 2"), "{error}");
+        assert!(error.hint_text().is_some());
     }
 
     #[test]

@@ -21,6 +21,14 @@ pub trait Sink: Send + Sync {
     /// Which changes it can write; looked at when a job into it is planned.
     fn accepts(&self) -> SinkInput;
 
+    /// Checks that a new job may write there: what is not a sink's own is never replaced.
+    ///
+    /// # Errors
+    /// 42710 when something is there already.
+    fn check_new(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Opens a writer for a job, by its name, that starts from nothing: what an earlier writer of this
     /// job made is replaced when the new one publishes for the first time. `generation` is greater than
     /// that of every earlier writer.
@@ -173,10 +181,10 @@ mod tests {
         let (told, heard) = std::sync::mpsc::channel();
         queue.when_room(Box::new(move || told.send(()).expect("heard")));
         let mut time = 1;
-        while queue.put(Time::from_millis(time), chunks(500_000)).is_ok() {
+        while queue.put(Time::from_millis(time), chunks(8_192)).is_ok() {
             time += 1;
         }
-        assert!(time > 2, "one time alone does not fill it");
+        assert!(time > 2, "{time}: one time alone does not fill it");
         while heard.try_recv().is_err() {
             assert!(matches!(queue.next(Time::ZERO, Duration::ZERO), SinkStep::Write(..)));
         }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use arrow::datatypes::DataType;
 use sqlparser::dialect::{Dialect, Precedence};
 use sqlparser::tokenizer::Token;
 
@@ -19,7 +20,9 @@ use crate::types::{Error, Result, SqlState};
 pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
     reader.expect(&["CREATE"])?;
     if reader.eat(&["TABLE"]) {
-        table(reader).map(StatementKind::CreateTable)
+        table(reader, false).map(StatementKind::CreateTable)
+    } else if reader.eat(&["SOURCE"]) {
+        table(reader, true).map(StatementKind::CreateTable)
     } else if reader.eat(&["VIEW"]) {
         view(reader, text).map(StatementKind::CreateView)
     } else if reader.eat(&["MATERIALIZED", "VIEW"]) {
@@ -39,7 +42,7 @@ pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKin
         }
         Ok(StatementKind::CreateSchema { name, if_not_exists })
     } else {
-        Err(reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW, SINK or SCHEMA"))
+        Err(reader.unexpected("TABLE, SOURCE, VIEW, MATERIALIZED VIEW, SINK or SCHEMA"))
     }
 }
 
@@ -86,7 +89,7 @@ impl Columns {
     }
 }
 
-fn table(reader: &mut Reader<'_>) -> Result<CreateTable> {
+fn table(reader: &mut Reader<'_>, source: bool) -> Result<CreateTable> {
     let if_not_exists = reader.eat(&["IF", "NOT", "EXISTS"]);
     let name = reader.name()?;
     if reader.at(&["AS"]) || reader.at(&["WITH"]) {
@@ -117,6 +120,9 @@ fn table(reader: &mut Reader<'_>) -> Result<CreateTable> {
             append_only = true;
         } else if options.is_none() && reader.at(&["WITH"]) {
             options = Some(with_options(reader)?);
+        } else if source && options.is_some() && reader.at(&["FORMAT"]) {
+            let options = options.get_or_insert_default();
+            encoding(reader, options)?;
         } else if let Some(word) = reader.peek().filter(|word| {
             matches!(
                 word.as_str(),
@@ -130,6 +136,7 @@ fn table(reader: &mut Reader<'_>) -> Result<CreateTable> {
                     | "SETTINGS"
                     | "ENGINE"
                     | "COMMENT"
+                    | "FORMAT"
                     | "DISTRIBUTED"
                     | "LIKE"
             )
@@ -145,6 +152,13 @@ fn table(reader: &mut Reader<'_>) -> Result<CreateTable> {
             return Err(reader.unexpected("APPEND ONLY, WITH or the end of the statement").position(at));
         }
     }
+    if source
+        && options.as_ref().is_none_or(|options: &BTreeMap<String, OptionValue>| !options.contains_key("connector"))
+    {
+        return Err(Error::new(SqlState::SyntaxError, format!("source \"{}\" has no connector", name.name))
+            .hint("Add WITH (connector = 'file', …), or write CREATE TABLE for a table of rows that are inserted.")
+            .position(name.position));
+    }
     let primary_key = columns.key_indexes()?;
     Ok(CreateTable {
         name,
@@ -152,8 +166,36 @@ fn table(reader: &mut Reader<'_>) -> Result<CreateTable> {
         columns: columns.columns,
         primary_key,
         append_only,
+        source,
         options: options.unwrap_or_default(),
     })
+}
+
+/// Reads `FORMAT PLAIN ENCODE JSON`, another spelling of the option `format`.
+fn encoding(reader: &mut Reader<'_>, options: &mut BTreeMap<String, OptionValue>) -> Result<()> {
+    reader.expect(&["FORMAT"])?;
+    if !reader.eat(&["PLAIN"]) {
+        return Err(refuse(
+            reader,
+            "FORMAT other than PLAIN",
+            "Write FORMAT PLAIN ENCODE JSON, or format = 'json' in WITH.",
+        ));
+    }
+    reader.expect(&["ENCODE"])?;
+    let position = reader.here();
+    let text = reader.identifier()?.to_lowercase();
+    match options.get("format") {
+        Some(given) if given.text.to_lowercase() != text => Err(Error::new(
+            SqlState::InvalidParameterValue,
+            format!("ENCODE {text} contradicts format = '{}'", given.text),
+        )
+        .hint("Say it once.")
+        .position(position)),
+        _ => {
+            options.insert("format".to_owned(), OptionValue { text, position });
+            Ok(())
+        }
+    }
 }
 
 /// Reads a table constraint if one is next.
@@ -213,12 +255,20 @@ fn column(reader: &mut Reader<'_>, table: &str, columns: &mut Columns) -> Result
     if columns.columns.iter().any(|column| column.name == name) {
         return Err(duplicate_column(&name).position(at));
     }
-    if reader.at(&["AS"]) {
-        return Err(refuse(
-            reader,
-            "a computed column",
-            "Compute it in a view: CREATE VIEW v AS SELECT *, … AS c FROM t.",
-        ));
+    if reader.eat(&["AS"]) {
+        let computed = reader.expression()?;
+        query_checks::check(&computed)?;
+        columns.columns.push(ColumnDefinition {
+            name,
+            // The expression's, which is known when it is planned.
+            data_type: DataType::Null,
+            sql_type: String::new(),
+            length_max: None,
+            nullable: true,
+            default: None,
+            computed: Some(computed),
+        });
+        return Ok(());
     }
     let type_at = reader.here();
     if !matches!(reader.parser.peek_token_ref().token, Token::Word(_)) {
@@ -232,6 +282,7 @@ fn column(reader: &mut Reader<'_>, table: &str, columns: &mut Columns) -> Result
         length_max: stored.length_max,
         nullable: true,
         default: None,
+        computed: None,
     };
     let mut said_null = false;
     loop {
@@ -271,8 +322,14 @@ fn column(reader: &mut Reader<'_>, table: &str, columns: &mut Columns) -> Result
             return Err(refuse(reader, "REFERENCES", "Leave it out: references are not checked."));
         } else if reader.at(&["COLLATE"]) {
             return Err(refuse(reader, "COLLATE", "Leave it out: texts are ordered by their bytes."));
-        } else if reader.at(&["AS"]) || reader.at(&["GENERATED"]) {
-            return Err(refuse(reader, "a generated column", "Compute it in a view."));
+        } else if reader.at(&["AS"]) {
+            return Err(refuse(
+                reader,
+                "AS behind a column's type",
+                "Write c int GENERATED ALWAYS AS (…), or c AS … without a type.",
+            ));
+        } else if reader.at(&["GENERATED"]) {
+            generated(reader, &mut column)?;
         } else if reader.at(&["METADATA"]) {
             return Err(refuse(reader, "METADATA", "Leave it out."));
         } else {
@@ -280,6 +337,30 @@ fn column(reader: &mut Reader<'_>, table: &str, columns: &mut Columns) -> Result
         }
     }
     columns.columns.push(column);
+    Ok(())
+}
+
+/// Reads `GENERATED ALWAYS AS (expression) [STORED]`.
+fn generated(reader: &mut Reader<'_>, column: &mut ColumnDefinition) -> Result<()> {
+    if !reader.at(&["GENERATED", "ALWAYS", "AS"]) || reader.parser.peek_nth_token_ref(3).token != Token::LParen {
+        return Err(refuse(reader, "GENERATED as an identity", "Write GENERATED ALWAYS AS (expression)."));
+    }
+    let at = reader.here();
+    if column.default.is_some() || column.computed.is_some() {
+        return Err(Error::new(
+            SqlState::SyntaxError,
+            format!("both default and generation expression specified for column \"{}\"", column.name),
+        )
+        .hint("Give one of them.")
+        .position(at));
+    }
+    reader.expect(&["GENERATED", "ALWAYS", "AS"])?;
+    reader.expect_token(&Token::LParen)?;
+    let computed = reader.expression()?;
+    reader.expect_token(&Token::RParen)?;
+    query_checks::check(&computed)?;
+    column.computed = Some(computed);
+    let _ = reader.eat(&["STORED"]) || reader.eat(&["VIRTUAL"]);
     Ok(())
 }
 

@@ -57,8 +57,8 @@ pub use parameters::{
 };
 pub use parser::parse;
 pub use planner::{
-    DEFAULT_SCHEMA, PlannedView, RelationInfo, Resolver, configure, plan_expression, plan_plain_view, plan_predicate,
-    plan_query, plan_view, session_config, view_columns,
+    DEFAULT_SCHEMA, PlannedView, RelationInfo, Resolver, configure, plan_computed, plan_expression, plan_plain_view,
+    plan_predicate, plan_query, plan_view, session_config, view_columns,
 };
 pub(crate) use reader::object_name;
 pub(crate) use session_statements::table_query;

@@ -212,12 +212,13 @@ fn truncate(reader: &mut Reader<'_>) -> Result<StatementKind> {
 fn drop(reader: &mut Reader<'_>) -> Result<StatementKind> {
     reader.expect(&["DROP"])?;
     let at = reader.here();
-    let kind = object_kind(reader).ok_or_else(|| match reader.peek() {
+    let source = reader.at(&["SOURCE"]);
+    let kind = if reader.eat(&["SOURCE"]) { Some(ObjectKind::Table) } else { object_kind(reader) };
+    let kind = kind.ok_or_else(|| match reader.peek() {
         Some(word)
             if matches!(
                 word.as_str(),
-                "SOURCE"
-                    | "INDEX"
+                "INDEX"
                     | "FUNCTION"
                     | "PROCEDURE"
                     | "AGGREGATE"
@@ -251,7 +252,7 @@ fn drop(reader: &mut Reader<'_>) -> Result<StatementKind> {
     if !cascade {
         let _ = reader.eat(&["RESTRICT"]);
     }
-    Ok(StatementKind::Drop(Drop { kind, names, if_exists, cascade }))
+    Ok(StatementKind::Drop(Drop { kind, source, names, if_exists, cascade }))
 }
 
 /// Reads an object's kind if one is next.
@@ -313,6 +314,8 @@ fn show(reader: &mut Reader<'_>) -> Result<StatementKind> {
         Show::Sinks
     } else if reader.eat(&["JOBS"]) {
         Show::Jobs
+    } else if reader.eat(&["SOURCES"]) {
+        Show::Sources
     } else if reader.eat(&["CREATE"]) {
         match object_kind(reader) {
             Some(kind) if kind != ObjectKind::Schema => Show::Create(kind, reader.name()?),

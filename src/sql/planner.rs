@@ -449,6 +449,34 @@ pub fn plan_expression(state: &SessionState, expr: &ast::Expr, schema: SchemaRef
     physical(state, planned, &df_schema(&schema)?).map_err(|error| locate(error, expr))
 }
 
+/// Plans the expression of a computed column over the columns of a schema.
+///
+/// # Errors
+/// Those of class 42; 0A000 for an expression whose value is not that of the row alone.
+pub fn plan_computed(state: &SessionState, expr: &ast::Expr, schema: SchemaRef) -> Result<Arc<dyn PhysicalExpr>> {
+    let refuse = |what: &str| {
+        Error::unsupported(format!("{what} in a computed column is not supported"))
+            .hint("Compute from the row's columns alone: rows can be read again, and must be the same then.")
+    };
+    let clock = ast::visit_expressions(expr, |inner| {
+        if let ast::Expr::Function(function) = inner {
+            let name = function.name.to_string().to_lowercase();
+            if view_checks::TIME_FUNCTIONS.contains(&name.as_str()) {
+                return ControlFlow::Break(name);
+            }
+        }
+        ControlFlow::Continue(())
+    });
+    if let ControlFlow::Break(name) = clock {
+        return Err(refuse(&format!("{name}()")));
+    }
+    let planned = expression_over(state, expr, &schema)?;
+    if planned.is_volatile() {
+        return Err(refuse("a volatile function"));
+    }
+    physical(state, planned, &df_schema(&schema)?).map_err(|error| locate(error, expr))
+}
+
 fn df_schema(schema: &SchemaRef) -> Result<DFSchema> {
     DFSchema::try_from(Arc::clone(schema)).map_err(|error| from_datafusion(&error))
 }

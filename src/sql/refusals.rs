@@ -8,7 +8,6 @@ use crate::types::{Error, Result};
 /// Statements that are refused by their first words: words, what it is called, hint. The longest
 /// match comes first.
 const STATEMENTS: &[(&[&str], &str, &str)] = &[
-    (&["CREATE", "SOURCE"], "CREATE SOURCE", "Write CREATE TABLE t (…) WITH (connector = …)."),
     (
         &["CREATE", "STREAM"],
         "CREATE STREAM",
@@ -72,7 +71,6 @@ const STATEMENTS: &[(&[&str], &str, &str)] = &[
     (&["LOAD"], "LOAD", "Use a table WITH (connector = 'file', …)."),
     (&["USE"], "USE", "There is one database; write schema.name."),
     (&["EXPLAIN", "ANALYZE"], "EXPLAIN ANALYZE", "Write EXPLAIN without ANALYZE."),
-    (&["SHOW", "SOURCES"], "SHOW SOURCES", "Write SHOW TABLES: sources are tables with a connector."),
     (&["SHOW", "WATERMARKS"], "SHOW WATERMARKS", "Write SHOW JOBS."),
     (&["SHOW", "COLUMNS"], "SHOW COLUMNS", "Write DESCRIBE t."),
     (&["SHOW", "DATABASES"], "SHOW DATABASES", "There is one database, clink."),
@@ -109,9 +107,7 @@ const PHRASES: &[(&[&str], &str, &str)] = &[
     (&["MZ_NOW", "("], "mz_now()", "Filter by now() in a SELECT over the view."),
     (&["PROCTIME", "("], "PROCTIME()", "Store the time in a column: INSERT … now()."),
     (&["TABLESAMPLE"], "TABLESAMPLE", "Use LIMIT, or WHERE with a hash of the key."),
-    (&["GENERATED", "ALWAYS"], "generated columns", "Compute the column in a view."),
     (&["GENERATED", "BY"], "identity columns", "Give the value in INSERT."),
-    (&["FORMAT", "PLAIN"], "FORMAT … ENCODE …", "Write WITH (…, format = 'json')."),
 ];
 
 /// The tokens' unquoted words in upper case, with other tokens as they are written.

@@ -41,6 +41,9 @@ fn column(column: &ColumnDefinition) -> String {
     if !column.nullable {
         text.push_str(" NOT NULL");
     }
+    if let Some(computed) = &column.computed {
+        text.push_str(&format!(" GENERATED ALWAYS AS ({computed})"));
+    }
     if let Some(default) = &column.default {
         // In parentheses any expression may follow DEFAULT.
         text.push_str(&match default {
@@ -91,6 +94,7 @@ mod tests {
             "create table T (A int primary key, \"Group\" string default 'it''s', c numeric(12,2) not null default 1 + 2, d int[])",
             "create table s.t (a timestamp(3), b timestamp_ltz(3), primary key (b, a)) append only",
             "CREATE TABLE k (\"table\" TEXT, \"order\" INT, m MAP<text, STRUCT<a int, b array<text>>>)",
+            "create table g (a int, b int generated always as (a + 1) stored, \"C\" text not null generated always as (a::text)) with (connector = 'file')",
             "create table e () with (connector = 'file', properties.x.y = 5, 'Path' = 'it''s', on = true)",
             "create view V (Low, \"High\") as select 1, 2 -- the end",
             "create materialized view v with (background = true) as select \"table\" as \"select\" from k",

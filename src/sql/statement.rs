@@ -138,6 +138,8 @@ pub struct CreateTable {
     pub primary_key: Vec<usize>,
     /// Refuse UPDATE and DELETE.
     pub append_only: bool,
+    /// Written as `CREATE SOURCE`.
+    pub source: bool,
     /// The `WITH` options, keys folded to lower case, values as typed without quotes; empty for an
     /// ordinary table.
     pub options: BTreeMap<String, OptionValue>,
@@ -158,6 +160,8 @@ pub struct ColumnDefinition {
     pub nullable: bool,
     /// The `DEFAULT` expression.
     pub default: Option<ast::Expr>,
+    /// What a computed column is computed by.
+    pub computed: Option<ast::Expr>,
 }
 
 /// `CREATE VIEW`.
@@ -236,6 +240,8 @@ pub struct JobCommand {
 pub struct Drop {
     /// What kind of objects.
     pub kind: ObjectKind,
+    /// Written as `DROP SOURCE`: the tables have to have connectors.
+    pub source: bool,
     /// Which.
     pub names: Vec<Name>,
     /// Say nothing when one is not there.
@@ -266,6 +272,8 @@ pub enum Show {
     Sinks,
     /// `SHOW JOBS`.
     Jobs,
+    /// `SHOW SOURCES`.
+    Sources,
     /// `SHOW CREATE TABLE|VIEW|MATERIALIZED VIEW|SINK`.
     Create(ObjectKind, Name),
     /// A setting by name, lower case; `all` for all of them.

@@ -33,8 +33,8 @@ sql_states! {
     DatetimeOverflow = "22008",
     /// Division by zero.
     DivisionByZero = "22012",
-    /// Bytes that are no text.
-    InvalidEncoding = "22021",
+    /// Bytes that are no text of the encoding.
+    CharacterNotInRepertoire = "22021",
     /// A parameter or setting has a value that is not allowed.
     InvalidParameterValue = "22023",
     /// Text that is no value of its type.
@@ -95,6 +95,8 @@ sql_states! {
     UndefinedObject = "42704",
     /// A column is named twice.
     DuplicateColumn = "42701",
+    /// Something of that name is there already.
+    DuplicateObject = "42710",
     /// The table or view exists already.
     DuplicateTable = "42P07",
     /// The schema exists already.

@@ -1,11 +1,10 @@
 //! The options of the connector `file`.
 
-use std::path::PathBuf;
-
+use super::paths::Paths;
 use crate::connectors::formats::csv::CsvOptions;
 use crate::connectors::formats::values::TimestampUnit;
 use crate::connectors::options::{OptionValue, Options};
-use crate::types::{Error, Result, SqlState};
+use crate::types::{Error, Result};
 
 /// How the records are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,29 +13,54 @@ pub(crate) enum Format {
     Json,
     /// CSV.
     Csv(CsvOptions),
+    /// Parquet.
+    Parquet,
+}
+
+/// How files are packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Compression {
+    /// Told from each file's first bytes.
+    Auto,
+    /// Not at all.
+    None,
+    /// gzip.
+    Gzip,
+    /// Zstandard.
+    Zstd,
+}
+
+/// What happens at the end of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// It is the end.
+    Once,
+    /// More may come, there and in new files.
+    Follow,
 }
 
 /// What `WITH (…)` says, checked.
 #[derive(Clone, Debug)]
 pub(crate) struct FileOptions {
-    /// The file; absolute.
-    pub(crate) path: PathBuf,
-    /// How its records are written.
+    /// Which files.
+    pub(crate) paths: Paths,
+    /// How their records are written.
     pub(crate) format: Format,
+    /// How they are packed.
+    pub(crate) compression: Compression,
+    /// Once, or again and again.
+    pub(crate) mode: Mode,
     /// The unit of numbers in timestamp columns.
     pub(crate) timestamp_unit: Option<TimestampUnit>,
 }
 
 impl FileOptions {
-    /// Takes and checks the options; the file has to be there.
+    /// Takes and checks the options; looks at no file.
     pub(crate) fn parse(options: &Options<'_>) -> Result<FileOptions> {
         let path = options.require("path", "orders.ndjson")?;
         let format = options.require("format", "json")?;
-        // A follower never ends; refused before it is taken for an unknown option.
-        let mode = options.take("mode");
-        let timestamp_unit = options.take("timestamp_unit").map(parse_unit).transpose()?;
+        let mode = options.choice("mode", &[("once", Mode::Once), ("follow", Mode::Follow)])?.unwrap_or(Mode::Once);
         let format = match format.text.to_ascii_lowercase().as_str() {
-            "json" => Format::Json,
             "csv" => {
                 let header = options.boolean("header", true)?;
                 let delimiter = match options.take("delimiter") {
@@ -49,37 +73,35 @@ impl FileOptions {
                 };
                 Format::Csv(CsvOptions { header, delimiter, null })
             }
-            "parquet" | "avro" | "orc" | "protobuf" | "arrow" => {
+            "avro" | "orc" | "protobuf" | "arrow" => {
                 return Err(Error::unsupported(format!("format \"{}\" is not supported yet", format.text))
-                    .hint("Known formats: csv, json.")
+                    .hint("Known formats: csv, json, parquet.")
                     .position(format.position));
             }
-            _ => return Err(format.invalid("format", "Known formats: csv, json")),
+            _ => format
+                .choose("format", &[("csv", Format::Json), ("json", Format::Json), ("parquet", Format::Parquet)])?,
         };
-        if let Some(mode) = mode {
-            match mode.text.to_ascii_lowercase().as_str() {
-                "once" => {}
-                "follow" => {
-                    return Err(Error::unsupported("mode \"follow\" is not supported yet")
-                        .hint("Leave the option out: the file is read once, to its end.")
-                        .position(mode.position));
-                }
-                _ => return Err(mode.invalid("mode", "Use once")),
-            }
-        }
-        options.refuse(&["compression", "glob", "quote", "escape"])?;
+        // A Parquet file says both itself.
+        let (compression, timestamp_unit) = if format == Format::Parquet {
+            (Compression::None, None)
+        } else {
+            let known = [
+                ("auto", Compression::Auto),
+                ("none", Compression::None),
+                ("gzip", Compression::Gzip),
+                ("zstd", Compression::Zstd),
+            ];
+            let units = [
+                ("s", TimestampUnit::Seconds),
+                ("ms", TimestampUnit::Millis),
+                ("us", TimestampUnit::Micros),
+                ("ns", TimestampUnit::Nanos),
+            ];
+            let compression = options.choice("compression", &known)?.unwrap_or(Compression::Auto);
+            (compression, options.choice("timestamp_unit", &units)?)
+        };
         options.finish()?;
-        Ok(FileOptions { path: find_file(path)?, format, timestamp_unit })
-    }
-}
-
-fn parse_unit(value: &OptionValue) -> Result<TimestampUnit> {
-    match value.text.as_str() {
-        "s" => Ok(TimestampUnit::Seconds),
-        "ms" => Ok(TimestampUnit::Millis),
-        "us" => Ok(TimestampUnit::Micros),
-        "ns" => Ok(TimestampUnit::Nanos),
-        _ => Err(value.invalid("timestamp_unit", "Use s, ms, us or ns")),
+        Ok(FileOptions { paths: Paths::parse(path)?, format, compression, mode, timestamp_unit })
     }
 }
 
@@ -98,57 +120,5 @@ pub(super) fn parse_null(value: &OptionValue, delimiter: u8) -> Result<String> {
         Ok(value.text.clone())
     } else {
         Err(value.invalid("null", "Use a text without delimiter, quote and line end"))
-    }
-}
-
-/// The path made absolute; it has to name a regular file.
-fn find_file(value: &OptionValue) -> Result<PathBuf> {
-    let text = value.text.as_str();
-    let refuse = |what: &str| {
-        Error::unsupported(format!("{what} is not supported yet: \"{text}\""))
-            .hint("Name one uncompressed file.")
-            .position(value.position)
-    };
-    if text.is_empty() || text.contains('\0') {
-        return Err(value.invalid("path", "Name a file"));
-    }
-    if let Some((scheme, _)) = text.split_once("://") {
-        return Err(refuse(&format!("reading from {scheme}://")));
-    }
-    let path = std::env::current_dir()?.join(text);
-    let metadata = match std::fs::metadata(&path) {
-        Ok(metadata) => metadata,
-        Err(_) if text.contains(['*', '?', '[']) => {
-            return Err(refuse("reading several files by a pattern"));
-        }
-        Err(error) => {
-            let code = match error.kind() {
-                std::io::ErrorKind::NotFound => SqlState::UndefinedFile,
-                _ => SqlState::IoError,
-            };
-            return Err(Error::new(code, format!("could not open file \"{}\": {}", path.display(), reason(&error)))
-                .hint("Relative paths start at the server's working directory.")
-                .position(value.position));
-        }
-    };
-    if metadata.is_dir() {
-        return Err(refuse("reading a folder"));
-    }
-    if !metadata.is_file() {
-        return Err(value.invalid("path", "Name a regular file"));
-    }
-    let extension = path.extension().and_then(|e| e.to_str()).map(str::to_ascii_lowercase);
-    if let Some("gz" | "zst" | "bz2" | "xz" | "lz4" | "zip" | "snappy") = extension.as_deref() {
-        return Err(refuse("reading a compressed file"));
-    }
-    Ok(path)
-}
-
-/// An I/O error in PostgreSQL's words where it has some.
-pub(crate) fn reason(error: &std::io::Error) -> String {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => "No such file or directory".to_owned(),
-        std::io::ErrorKind::PermissionDenied => "Permission denied".to_owned(),
-        _ => error.to_string(),
     }
 }

@@ -84,6 +84,11 @@ impl FileSink {
             let _ = options.take(name);
         }
         options.finish()?;
+        if path.text.contains(['*', '?', '[']) {
+            return Err(Error::new(SqlState::UndefinedFile, "a pattern of names cannot be written")
+                .hint("Name a file, or a folder with a slash at the end.")
+                .position(path.position));
+        }
         let folder = path.text.ends_with('/') || Path::new(&path.text).is_dir();
         let absolute = std::path::absolute(&path.text)?;
         if matches!(format, Format::Parquet) && !folder {
@@ -116,6 +121,15 @@ impl FileSink {
 impl Sink for FileSink {
     fn accepts(&self) -> SinkInput {
         if self.changelog { SinkInput::Changes } else { SinkInput::Appends }
+    }
+
+    fn check_new(&self) -> Result<()> {
+        if self.folder || !self.path.exists() {
+            return Ok(());
+        }
+        Err(Error::new(SqlState::DuplicateObject, format!("file \"{}\" is there already", self.path.display())).hint(
+            "Name a file that is not there, or a folder, with a slash at the end: a sink replaces no file of others.",
+        ))
     }
 
     fn open(&self, job: &str, generation: u64) -> Result<Box<dyn SinkWriter>> {
@@ -353,7 +367,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("out.ndjson");
         fs::write(&path, "old\n").expect("written");
-        let mut writer = sink(&path, &[("format", "json")]).expect("a sink").open("j", 1).expect("open");
+        let sink = sink(&path, &[("format", "json")]).expect("a sink");
+        assert_eq!(sink.check_new().expect_err("it is another's").code(), SqlState::DuplicateObject);
+        let mut writer = sink.open("j", 1).expect("open");
         writer.write(Time::from_millis(1), &chunks(&[1, 2], &[1, 2])).expect("written");
         assert_eq!(fs::read_to_string(&path).expect("there"), "old\n");
         writer.publish().expect("published");

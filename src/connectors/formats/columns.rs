@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayBuilder, ArrayRef, BinaryBuilder, BooleanBuilder, Date32Builder, Decimal128Builder, FixedSizeBinaryBuilder,
-    Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder, RecordBatch, RecordBatchOptions,
-    StringBuilder, Time64MicrosecondBuilder, TimestampMicrosecondBuilder,
+    ArrayBuilder, ArrayRef, BinaryBuilder, BooleanArray, BooleanBuilder, Date32Builder, Decimal128Builder,
+    FixedSizeBinaryBuilder, Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder, RecordBatch,
+    RecordBatchOptions, StringBuilder, Time64MicrosecondBuilder, TimestampMicrosecondBuilder,
 };
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 
@@ -33,27 +33,43 @@ impl RowError {
     }
 }
 
-/// The columns of one batch. Each row appends one value to every column; a row that fails on the
-/// way leaves some columns longer, which [`Columns::finish`] cuts off.
+/// The columns of one batch. Each row puts one value into every column; a row that fails on the way is filled up and
+/// left out at the end, so that it costs its neighbours nothing.
 pub(crate) struct Columns {
+    /// Of the kept columns.
     schema: SchemaRef,
     columns: Vec<Column>,
-    rows: usize,
+    /// Indexes of the kept columns, in the order asked for.
+    kept: Vec<usize>,
+    /// Whole rows.
+    good: usize,
+    /// For each row put in whether it is whole; empty while all are.
+    whole: Vec<bool>,
 }
 
 impl Columns {
-    /// Empty columns.
+    /// Empty columns. All are checked, those in `kept` are kept.
     ///
     /// # Errors
     /// 0A000 for a type that no format can fill.
-    pub(crate) fn new(schema: &SchemaRef, columns: &[ConnectorColumn], unit: Option<TimestampUnit>) -> Result<Columns> {
-        let columns = columns.iter().map(|column| Column::new(column, unit)).collect::<Result<_>>()?;
-        Ok(Columns { schema: Arc::clone(schema), columns, rows: 0 })
+    pub(crate) fn new(
+        schema: &SchemaRef,
+        columns: &[ConnectorColumn],
+        unit: Option<TimestampUnit>,
+        kept: &[usize],
+    ) -> Result<Columns> {
+        let columns = columns
+            .iter()
+            .enumerate()
+            .map(|(index, column)| Column::new(column, unit, kept.contains(&index)))
+            .collect::<Result<_>>()?;
+        let schema = Arc::new(schema.project(kept)?);
+        Ok(Columns { schema, columns, kept: kept.to_vec(), good: 0, whole: Vec::new() })
     }
 
     /// Whole rows so far.
     pub(crate) fn rows(&self) -> usize {
-        self.rows
+        self.good
     }
 
     /// Appends a row; `append` is called for each column with its index.
@@ -61,30 +77,50 @@ impl Columns {
         &mut self,
         mut append: impl FnMut(usize, &mut Column) -> Result<(), ValueError>,
     ) -> Result<(), RowError> {
+        let mut failed = None;
         for (index, column) in self.columns.iter_mut().enumerate() {
-            append(index, column).map_err(|error| RowError {
-                code: error.code,
-                column: Some(column.name.clone()),
-                reason: error.reason,
-            })?;
+            if failed.is_some() {
+                column.fill();
+                continue;
+            }
+            if let Err(error) = append(index, column) {
+                column.fill();
+                failed = Some(RowError { code: error.code, column: Some(column.name.clone()), reason: error.reason });
+            }
         }
-        self.rows += 1;
-        Ok(())
+        if failed.is_some() && self.whole.is_empty() {
+            self.whole.resize(self.good, true);
+        }
+        if failed.is_some() || !self.whole.is_empty() {
+            self.whole.push(failed.is_none());
+        }
+        match failed {
+            Some(error) => Err(error),
+            None => {
+                self.good += 1;
+                Ok(())
+            }
+        }
     }
 
     /// The whole rows as a batch; the columns are empty afterwards.
     pub(crate) fn finish(&mut self) -> Result<RecordBatch> {
-        let rows = std::mem::take(&mut self.rows);
-        let arrays: Vec<ArrayRef> = self
-            .columns
-            .iter_mut()
-            .map(|column| {
-                let array = column.builder().finish();
-                if array.len() > rows { array.slice(0, rows) } else { array }
-            })
-            .collect();
+        let rows = std::mem::take(&mut self.good);
+        let whole = std::mem::take(&mut self.whole);
+        let whole = (!whole.is_empty()).then(|| BooleanArray::from(whole));
+        let mut arrays: Vec<Option<ArrayRef>> =
+            self.columns.iter_mut().map(|column| column.keep.then(|| column.builder().finish())).collect();
+        let mut chosen = Vec::with_capacity(self.kept.len());
+        for index in &self.kept {
+            let array = arrays.get_mut(*index).and_then(Option::take);
+            let array = array.ok_or_else(|| Error::internal("a column was asked for twice"))?;
+            chosen.push(match &whole {
+                Some(whole) => arrow::compute::filter(&array, whole)?,
+                None => array,
+            });
+        }
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        Ok(RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options)?)
+        Ok(RecordBatch::try_new_with_options(Arc::clone(&self.schema), chosen, &options)?)
     }
 }
 
@@ -94,6 +130,8 @@ pub(crate) struct Column {
     nullable: bool,
     length_max: Option<usize>,
     unit: Option<TimestampUnit>,
+    /// False: values are checked and forgotten.
+    keep: bool,
     scratch: Vec<u8>,
     values: Values,
 }
@@ -135,8 +173,18 @@ macro_rules! each_builder {
     };
 }
 
+/// Appends a value if it is to be kept; it was checked by now.
+macro_rules! put {
+    ($keep:expr, $builder:ident, $value:expr) => {{
+        let value = $value;
+        if $keep {
+            $builder.append_value(value);
+        }
+    }};
+}
+
 impl Column {
-    fn new(column: &ConnectorColumn, unit: Option<TimestampUnit>) -> Result<Column> {
+    fn new(column: &ConnectorColumn, unit: Option<TimestampUnit>, keep: bool) -> Result<Column> {
         let values = match &column.data_type {
             DataType::Boolean => Values::Boolean(BooleanBuilder::new()),
             DataType::Int16 => Values::Int16(Int16Builder::new()),
@@ -171,6 +219,7 @@ impl Column {
             nullable: column.nullable,
             length_max: column.length_max,
             unit,
+            keep,
             scratch: Vec::new(),
             values,
         })
@@ -185,29 +234,43 @@ impl Column {
         if !self.nullable {
             return Err(ValueError::new(SqlState::NotNullViolation, "null value violates not-null constraint"));
         }
-        each_builder!(&mut self.values, builder => builder.append_null());
+        self.fill();
         Ok(())
+    }
+
+    /// Puts a NULL into the place of a value that is left out later.
+    fn fill(&mut self) {
+        if self.keep {
+            each_builder!(&mut self.values, builder => builder.append_null());
+        }
     }
 
     /// Appends a value from its text form.
     pub(crate) fn append_text(&mut self, text: &str) -> Result<(), ValueError> {
+        let keep = self.keep;
         match &mut self.values {
-            Values::Boolean(builder) => builder.append_value(values::boolean(text)?),
+            Values::Boolean(builder) => put!(keep, builder, values::boolean(text)?),
             Values::Int16(builder) => {
                 let value = values::integer(text, "smallint")?;
-                builder.append_value(i16::try_from(value).map_err(|_| ValueError::range("smallint", text))?);
+                put!(keep, builder, i16::try_from(value).map_err(|_| ValueError::range("smallint", text))?);
             }
             Values::Int32(builder) => {
                 let value = values::integer(text, "integer")?;
-                builder.append_value(i32::try_from(value).map_err(|_| ValueError::range("integer", text))?);
+                put!(keep, builder, i32::try_from(value).map_err(|_| ValueError::range("integer", text))?);
             }
-            Values::Int64(builder) => builder.append_value(values::integer(text, "bigint")?),
-            Values::Float32(builder) => builder.append_value(values::real(text)?),
-            Values::Float64(builder) => builder.append_value(values::double(text)?),
+            Values::Int64(builder) => put!(keep, builder, values::integer(text, "bigint")?),
+            Values::Float32(builder) => put!(keep, builder, values::real(text)?),
+            Values::Float64(builder) => put!(keep, builder, values::double(text)?),
             Values::Numeric(builder, precision, scale) => {
-                builder.append_value(values::numeric(text, *precision, *scale)?);
+                put!(keep, builder, values::numeric(text, *precision, *scale)?);
             }
             Values::Text(builder) => {
+                if memchr::memchr(0, text.as_bytes()).is_some() {
+                    return Err(ValueError::new(
+                        SqlState::CharacterNotInRepertoire,
+                        "invalid byte sequence for encoding \"UTF8\": 0x00",
+                    ));
+                }
                 if let Some(most) = self.length_max
                     && text.len() > most
                     && text.chars().count() > most
@@ -217,30 +280,32 @@ impl Column {
                         format!("value too long for type character varying({most})"),
                     ));
                 }
-                builder.append_value(text);
+                put!(keep, builder, text);
             }
             Values::Bytes(builder) => {
                 values::bytes(text, &mut self.scratch)?;
-                builder.append_value(&self.scratch);
+                put!(keep, builder, &self.scratch);
             }
             Values::Date(builder) => {
-                builder.append_value(datetime::parse_date(text).ok_or_else(|| ValueError::syntax("date", text))?);
+                put!(keep, builder, datetime::parse_date(text).ok_or_else(|| ValueError::syntax("date", text))?);
             }
             Values::Time(builder) => {
-                builder.append_value(datetime::parse_time(text).ok_or_else(|| ValueError::syntax("time", text))?);
+                put!(keep, builder, datetime::parse_time(text).ok_or_else(|| ValueError::syntax("time", text))?);
             }
             Values::Timestamp(builder, zoned) => {
                 let name = if *zoned { "timestamp with time zone" } else { "timestamp" };
                 let value = datetime::parse_timestamp(text, *zoned)
                     .or_else(|| self.unit.and_then(|unit| unit.micros(text.trim())))
                     .ok_or_else(|| ValueError::syntax(name, text))?;
-                builder.append_value(value);
+                put!(keep, builder, value);
             }
             Values::Uuid(builder) => {
                 let value = values::uuid(text)?;
-                builder
-                    .append_value(value)
-                    .map_err(|error| ValueError::new(SqlState::InternalError, error.to_string()))?;
+                if keep {
+                    builder
+                        .append_value(value)
+                        .map_err(|error| ValueError::new(SqlState::InternalError, error.to_string()))?;
+                }
             }
         }
         Ok(())
@@ -248,6 +313,7 @@ impl Column {
 
     /// Appends a JSON value, by the table "JSON → column".
     pub(crate) fn append_json(&mut self, value: JsonValue<'_>) -> Result<(), ValueError> {
+        let keep = self.keep;
         match (value, &mut self.values) {
             (JsonValue::Null, _) => self.append_null(),
             // Text keeps whatever is there.
@@ -256,21 +322,21 @@ impl Column {
             }
             (JsonValue::Boolean(value), Values::Text(_)) => self.append_text(if value { "true" } else { "false" }),
             (JsonValue::Boolean(value), Values::Boolean(builder)) => {
-                builder.append_value(value);
+                put!(keep, builder, value);
                 Ok(())
             }
             (JsonValue::Number(number), Values::Int16(builder)) => {
                 let value = values::integral_number(number, "smallint")?;
-                builder.append_value(i16::try_from(value).map_err(|_| ValueError::range("smallint", number))?);
+                put!(keep, builder, i16::try_from(value).map_err(|_| ValueError::range("smallint", number))?);
                 Ok(())
             }
             (JsonValue::Number(number), Values::Int32(builder)) => {
                 let value = values::integral_number(number, "integer")?;
-                builder.append_value(i32::try_from(value).map_err(|_| ValueError::range("integer", number))?);
+                put!(keep, builder, i32::try_from(value).map_err(|_| ValueError::range("integer", number))?);
                 Ok(())
             }
             (JsonValue::Number(number), Values::Int64(builder)) => {
-                builder.append_value(values::integral_number(number, "bigint")?);
+                put!(keep, builder, values::integral_number(number, "bigint")?);
                 Ok(())
             }
             (JsonValue::Number(number), Values::Float32(_) | Values::Float64(_) | Values::Numeric(..)) => {
@@ -288,7 +354,7 @@ impl Column {
                     ));
                 };
                 let value = unit.micros(number).ok_or_else(|| ValueError::syntax(name, number))?;
-                builder.append_value(value);
+                put!(keep, builder, value);
                 Ok(())
             }
             (

@@ -189,8 +189,10 @@ impl Splitter {
     fn text<'a>(&'a self, record: &'a [u8], span: FieldSpan) -> Result<&'a str, RowError> {
         let bytes =
             if span.unquoted { self.scratch.get(span.start..span.end) } else { record.get(span.start..span.end) };
-        std::str::from_utf8(bytes.unwrap_or_default())
-            .map_err(|_| RowError::record("invalid byte sequence for encoding \"UTF8\""))
+        std::str::from_utf8(bytes.unwrap_or_default()).map_err(|_| RowError {
+            code: SqlState::CharacterNotInRepertoire,
+            ..RowError::record("invalid byte sequence for encoding \"UTF8\"")
+        })
     }
 
     /// The fields of a header.
@@ -208,7 +210,8 @@ fn check_carriage_return(unquoted: &[u8]) -> Result<(), RowError> {
     Ok(())
 }
 
-fn without_line_end(record: &[u8]) -> &[u8] {
+/// A record without LF or CRLF at its end.
+pub(crate) fn without_line_end(record: &[u8]) -> &[u8] {
     let record = record.strip_suffix(b"\n").unwrap_or(record);
     record.strip_suffix(b"\r").unwrap_or(record)
 }

@@ -102,8 +102,12 @@ impl JsonDecoder {
 
     /// Appends the row of a line; false when the line is blank.
     pub(crate) fn decode(&mut self, line: &[u8], columns: &mut Columns) -> Result<bool, RowError> {
-        let text = std::str::from_utf8(line).map_err(|error| {
-            RowError::record(format!("invalid byte sequence for UTF-8 at byte {} of the row", error.valid_up_to()))
+        let text = std::str::from_utf8(line).map_err(|error| RowError {
+            code: SqlState::CharacterNotInRepertoire,
+            ..RowError::record(format!(
+                "invalid byte sequence for encoding \"UTF8\" at byte {} of the row",
+                error.valid_up_to()
+            ))
         })?;
         if text.trim_ascii().is_empty() {
             return Ok(false);
@@ -172,7 +176,7 @@ fn value_of<'a>(raw: &'a str, scratch: &'a mut String) -> Result<JsonValue<'a>, 
 /// Takes the escapes out of a string's inside.
 fn unescape(inner: &str, out: &mut String) -> Result<(), ValueError> {
     out.clear();
-    let bad = |what: &str| ValueError::new(SqlState::InvalidText, format!("invalid JSON string: {what}"));
+    let bad = |what: &str| ValueError::new(SqlState::CharacterNotInRepertoire, format!("invalid JSON string: {what}"));
     let mut rest = inner;
     while let Some(at) = memchr::memchr(b'\\', rest.as_bytes()) {
         let (plain, escaped) = rest.split_at(at);
@@ -241,7 +245,10 @@ fn check_depth(line: &[u8]) -> Result<(), RowError> {
             b'{' | b'[' if !in_string => {
                 depth += 1;
                 if depth > DEPTH_MAX {
-                    return Err(RowError::record(format!("the row is nested deeper than {DEPTH_MAX} levels")));
+                    return Err(RowError {
+                        code: SqlState::StatementTooComplex,
+                        ..RowError::record(format!("the row is nested deeper than {DEPTH_MAX} levels"))
+                    });
                 }
             }
             b'}' | b']' if !in_string => depth = depth.saturating_sub(1),

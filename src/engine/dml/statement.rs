@@ -26,14 +26,9 @@ use super::{change, insert};
 ///
 /// # Errors
 /// Those of its parts; nothing was written then, unless the error says that this is unknown.
-pub(crate) async fn execute(
-    session: &mut Session,
-    kind: &StatementKind,
-    text: &str,
-    interrupt: &Interrupt,
-) -> Result<Answer> {
+pub(crate) async fn execute(session: &mut Session, kind: &StatementKind, interrupt: &Interrupt) -> Result<Answer> {
     match kind {
-        StatementKind::Insert(insert) => match sink_ddl::insert(session, insert, text, interrupt).await? {
+        StatementKind::Insert(insert) => match sink_ddl::insert(session, insert, interrupt).await? {
             Some(started) => Ok(started),
             None => insert::insert(session, insert, interrupt).await,
         },
@@ -123,10 +118,16 @@ pub(crate) fn target(engine: &Engine, catalog: &Catalog, name: &Name, verb: &str
             })
         }
         Definition::Broken(reason) => Err(crate::engine::relations::broken(object, reason)),
-        Definition::View(_) | Definition::MaterializedView(_) | Definition::Sink(_) => refused(
-            format!("cannot change {} \"{}\"", object.kind.name(), name.name),
-            "Change the tables that it reads; the view follows.",
+        Definition::Errors(_) => refused(
+            format!("{verb} of errors table \"{}\" is not possible", name.name),
+            "Its rows come from reading the source; the option errors_retention bounds them.",
         ),
+        Definition::View(_) | Definition::MaterializedView(_) | Definition::Sink(_) | Definition::RowErrors(_) => {
+            refused(
+                format!("cannot change {} \"{}\"", object.kind.name(), name.name),
+                "Change the tables that it reads; the view follows.",
+            )
+        }
     }
 }
 

@@ -31,6 +31,8 @@ pub(crate) enum FeedId {
 #[derive(Clone, Debug)]
 pub(crate) struct FeedInput {
     pub(crate) feed: FeedId,
+    /// Which of the relation's columns the chunks carry; `None` for all.
+    pub(crate) columns: Option<Arc<[usize]>>,
     pub(crate) chunks: Vec<Chunk>,
     /// Nothing more comes on it: a catch-up is level.
     pub(crate) done: bool,
@@ -38,10 +40,17 @@ pub(crate) struct FeedInput {
 
 /// What waits to enter a dataflow on one worker.
 pub(super) struct FeedQueue {
-    chunks: VecDeque<(Time, Chunk)>,
+    chunks: VecDeque<Waiting>,
     upper: Time,
     catch_up: CatchUp,
     activator: Option<Activator>,
+}
+
+/// A chunk that waits, and which columns it carries.
+struct Waiting {
+    time: Time,
+    chunk: Chunk,
+    columns: Option<Arc<[usize]>>,
 }
 
 enum CatchUp {
@@ -59,13 +68,13 @@ impl FeedQueue {
     /// Rows that are there from the start.
     pub(super) fn constant(rows: Vec<Chunk>, as_of: Time) -> FeedQueue {
         let mut queue = FeedQueue::new(as_of, false);
-        queue.push(as_of, rows.into_iter());
+        queue.push(as_of, None, rows.into_iter());
         queue
     }
 
     /// A worker's part of a tick's chunks.
-    pub(super) fn push(&mut self, time: Time, chunks: impl Iterator<Item = Chunk>) {
-        self.chunks.extend(chunks.map(|chunk| (time, chunk)));
+    pub(super) fn push(&mut self, time: Time, columns: Option<&Arc<[usize]>>, chunks: impl Iterator<Item = Chunk>) {
+        self.chunks.extend(chunks.map(|chunk| Waiting { time, chunk, columns: columns.cloned() }));
     }
 
     /// The catch-up is level at a time.
@@ -104,9 +113,13 @@ pub(super) fn feed<'scope>(
                 return;
             }
             let mut queue = queue.borrow_mut();
-            while let Some((time, chunk)) = queue.chunks.pop_front() {
+            while let Some(Waiting { time, chunk, columns: carried }) = queue.chunks.pop_front() {
                 job.shared.count_in(chunk.rows());
-                let Some(chunk) = job.guard(|| select(&chunk, &columns)) else { return };
+                let selected = match &carried {
+                    None => job.guard(|| select(&chunk, &columns)),
+                    Some(carried) => job.guard(|| select(&chunk, &places(&columns, carried)?)),
+                };
+                let Some(chunk) = selected else { return };
                 let mut packet = Packet(Some(chunk));
                 output.session_with_builder(&capability.delayed(&time.as_millis())).give_container(&mut packet);
             }
@@ -123,6 +136,13 @@ pub(super) fn feed<'scope>(
 
 fn scope_activator(scope: Scope<'_, u64>, address: &Rc<[usize]>) -> Activator {
     scope.activator_for(Rc::clone(address))
+}
+
+/// Where columns of a relation are among those that are carried.
+fn places(columns: &[usize], carried: &[usize]) -> crate::types::Result<Vec<usize>> {
+    let place = |column: &usize| carried.binary_search(column);
+    let found: Result<Vec<usize>, usize> = columns.iter().map(place).collect();
+    found.map_err(|_| crate::types::Error::internal("a feed does not carry a column that a job reads"))
 }
 
 fn select(chunk: &Chunk, columns: &[usize]) -> crate::types::Result<Chunk> {

@@ -175,7 +175,7 @@ impl WorkerState {
                 let mut queue = queue.borrow_mut();
                 let (index, peers) = (self.index, self.peers);
                 let part = input.chunks.iter().enumerate().filter(|(i, _)| i % peers == index).map(|(_, c)| c.clone());
-                queue.push(time, part);
+                queue.push(time, input.columns.as_ref(), part);
                 if input.done {
                     queue.level(time);
                 }

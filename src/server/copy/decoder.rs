@@ -230,7 +230,7 @@ impl Decoder {
 /// 22021.
 pub(super) fn text_of(bytes: Vec<u8>) -> Result<String> {
     String::from_utf8(bytes).ok().filter(|text| !text.contains('\0')).ok_or_else(|| {
-        Error::new(SqlState::InvalidEncoding, "invalid byte sequence for encoding \"UTF8\"")
+        Error::new(SqlState::CharacterNotInRepertoire, "invalid byte sequence for encoding \"UTF8\"")
             .hint("Text is UTF-8 without zero bytes.")
     })
 }

@@ -83,7 +83,7 @@ pub(super) fn values(message: &Bind, types: &[Type], stored: &[DataType]) -> Res
 }
 
 fn encoding(index: usize) -> Error {
-    Error::new(SqlState::InvalidEncoding, "invalid byte sequence for encoding \"UTF8\"")
+    Error::new(SqlState::CharacterNotInRepertoire, "invalid byte sequence for encoding \"UTF8\"")
         .detail(format!("Parameter ${}.", index + 1))
         .hint("Text is UTF-8 without zero bytes; send other bytes as bytea.")
 }
