@@ -223,6 +223,11 @@ impl Session {
         self.settings.time_zone()
     }
 
+    /// How long a transaction block may be left alone.
+    pub fn idle_in_transaction_timeout(&self) -> Option<std::time::Duration> {
+        self.settings.idle_in_transaction_timeout()
+    }
+
     /// The value of a setting that clients are told of.
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.settings.show(name).ok().map(|(_, value)| value)

@@ -127,6 +127,12 @@ const SETTINGS: &[Setting] = &[
         kind: Kind::Integer(1, 3),
         description: "Above 0: floating-point numbers are shown in as many digits as tell them apart.",
     },
+    Setting {
+        name: "idle_in_transaction_session_timeout",
+        default: "300000",
+        kind: Kind::Milliseconds,
+        description: "How long a transaction block may be left alone before its connection ends; 0: for ever.",
+    },
     Setting { name: "integer_datetimes", default: "on", kind: Kind::ReadOnly, description: "Timestamps are integers." },
     Setting {
         name: "jit",
@@ -372,6 +378,12 @@ impl Settings {
     /// How long a statement may take.
     pub(crate) fn statement_timeout(&self) -> Option<Duration> {
         let millis: u64 = self.value("statement_timeout").parse().unwrap_or(0);
+        (millis > 0).then(|| Duration::from_millis(millis))
+    }
+
+    /// How long a transaction block may be left alone.
+    pub(crate) fn idle_in_transaction_timeout(&self) -> Option<Duration> {
+        let millis: u64 = self.value("idle_in_transaction_session_timeout").parse().unwrap_or(0);
         (millis > 0).then(|| Duration::from_millis(millis))
     }
 

@@ -13,6 +13,7 @@ mod errors;
 mod from_binary;
 mod http;
 mod listen;
+mod metrics;
 mod pg_types;
 mod pgwire;
 

@@ -5,6 +5,7 @@
 
 mod body;
 mod error;
+mod openapi;
 mod parameters;
 mod routes;
 mod serve;

@@ -2,11 +2,13 @@
 
 use std::convert::Infallible;
 use std::fmt::Debug;
+use std::io::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use bytes::BytesMut;
 use futures::channel::oneshot;
 use futures::{Sink, SinkExt as _};
 use pgwire::api::auth::StartupHandler;
@@ -33,6 +35,7 @@ use super::messages::{Severity, command_complete, error_info, notice, pg_error, 
 use super::rows::{Formats, RowBuffer, check_width, send_rows};
 use crate::engine::{Answer, Notice, Session, TransactionStatus};
 use crate::server::copy::Encoder;
+use crate::server::metrics;
 use crate::types::{Error, SqlState, TimeZone};
 
 /// How often a running statement looks whether its client is still there.
@@ -52,6 +55,9 @@ pub(super) struct Connection {
     watched: std::net::TcpStream,
     pub(super) slot: std::sync::Mutex<SessionSlot>,
     busy: AtomicBool,
+    /// When the last message was answered: milliseconds since the connection began.
+    answered_millis: AtomicU64,
+    began: Instant,
     stop: CancellationToken,
 }
 
@@ -72,6 +78,8 @@ impl Connection {
             watched,
             slot: std::sync::Mutex::new(slot),
             busy: AtomicBool::new(false),
+            answered_millis: AtomicU64::new(0),
+            began: Instant::now(),
             stop,
         }
     }
@@ -85,6 +93,33 @@ impl Connection {
         };
         // Whether it ended or not, the connection is closed now.
         let _ = tokio::time::timeout(STOP_TIMEOUT, wait).await;
+    }
+
+    /// True when a transaction block has been left alone for longer than its session allows.
+    pub(super) async fn idle_block_too_old(&self) -> bool {
+        if self.busy.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Ok(session) = self.session.try_lock() else { return false };
+        if session.status() == TransactionStatus::Idle {
+            return false;
+        }
+        let Some(limit) = session.idle_in_transaction_timeout() else { return false };
+        let answered = Duration::from_millis(self.answered_millis.load(Ordering::Relaxed));
+        self.began.elapsed().saturating_sub(answered) > limit
+    }
+
+    /// Tells the client why its connection ends. Nothing else is written now: no statement runs.
+    pub(super) fn say_idle_too_long(&self) {
+        let error =
+            Error::new(SqlState::IdleInTransactionTimeout, "terminating connection due to idle-in-transaction timeout")
+                .hint("COMMIT or ROLLBACK sooner, or SET idle_in_transaction_session_timeout = 0.");
+        let message = PgWireBackendMessage::ErrorResponse(error_info(&error, Severity::Fatal).into());
+        let mut bytes = BytesMut::new();
+        if message.encode(&mut bytes).is_ok() {
+            // A client that does not read is cut without a word.
+            let _ = (&self.watched).write_all(&bytes);
+        }
     }
 
     /// True when the client closed the connection, or said that it will and sends nothing more.
@@ -131,7 +166,8 @@ impl Connection {
         cancel: &CancellationToken,
         work: impl Future<Output = T>,
     ) -> T {
-        let _busy = Busy::new(&self.busy);
+        let _busy = Busy { connection: self };
+        self.busy.store(true, Ordering::Relaxed);
         tokio::select! {
             done = work => done,
             never = self.watch(asked, cancel) => match never {},
@@ -209,6 +245,7 @@ impl Connection {
                 client.feed(row_description(&schema)).await?;
                 let mut buffer = RowBuffer::new(Formats::All(FieldFormat::Text), zone.clone());
                 let count = send_rows(client, rows, &mut buffer, cancel, &|error| self.named(error)).await?;
+                metrics::rows(count);
                 client.feed(command_complete(&tag, count)).await?;
             }
             Answer::CopyOut { schema, rows, options } => {
@@ -234,6 +271,7 @@ impl Connection {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
+        metrics::statement();
         self.show_status(client, session);
         let changed = self.reported.lock().map(|mut reported| reported.changes(session)).unwrap_or_default();
         for (name, value) in changed {
@@ -317,18 +355,15 @@ pub(super) async fn cancel_requests<C: ClientInfo + Sync>(client: &C) -> Option<
 }
 
 /// Marks the connection as busy while it lives.
-struct Busy<'a>(&'a AtomicBool);
-
-impl<'a> Busy<'a> {
-    fn new(flag: &'a AtomicBool) -> Busy<'a> {
-        flag.store(true, Ordering::Relaxed);
-        Busy(flag)
-    }
+struct Busy<'a> {
+    connection: &'a Connection,
 }
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
+        let millis = u64::try_from(self.connection.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.connection.answered_millis.store(millis, Ordering::Relaxed);
+        self.connection.busy.store(false, Ordering::Relaxed);
     }
 }
 

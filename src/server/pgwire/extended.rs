@@ -35,6 +35,7 @@ use super::parameters;
 use super::rows::{Formats, RowBuffer, check_width, send_batch, send_rows};
 use crate::engine::{Answer, Parameter, Prepared, Session, Tag, TransactionStatus};
 use crate::server::errors;
+use crate::server::metrics;
 use crate::server::pg_types::pg_type;
 use crate::types::{Error, Result, SqlState, TimeZone};
 
@@ -352,6 +353,7 @@ impl Connection {
         if rows_max == 0 {
             let mut buffer = RowBuffer::new(formats, zone.clone());
             let count = send_rows(client, rows, &mut buffer, cancel, &|error| self.named(error)).await?;
+            metrics::rows(count);
             client.feed(command_complete(&tag, count)).await?;
             return Ok(Portal::Finished(tag));
         }
