@@ -10,10 +10,10 @@ use arrow::compute::concat;
 use sqlparser::ast;
 
 use crate::sql::{self, Copy, CopyDirection, CopyOptions, CopySubject, StatementKind};
-use crate::types::{Chunk, Error, Result, SqlState};
+use crate::types::{Chunk, Error, Result, SqlState, TimeZone};
 
 use super::api::{Answer, Tag};
-use super::dml::assign::{coerce, table_rows};
+use super::dml::assign::{coerce_literals, table_rows};
 use super::dml::conflict::{self, OnKey};
 use super::dml::insert::with_defaults;
 use super::dml::statement::{self, Changes, Target, column_index, evaluator, turns, write};
@@ -29,6 +29,7 @@ pub struct CopyIn {
     /// Columns of the table, in the order in which the client gives them.
     into: Vec<usize>,
     options: CopyOptions,
+    zone: TimeZone,
     parts: Vec<Vec<ArrayRef>>,
     rows: usize,
     bytes: usize,
@@ -64,9 +65,10 @@ impl CopyIn {
         for (index, values) in self.into.iter().zip(texts) {
             let Some(column) = self.target.table.columns.get(*index) else { continue };
             let values: ArrayRef = Arc::new(values.clone());
-            let coerced = coerce(&values, column, true).map_err(|error| {
+            let coerced = coerce_literals(&values, column, &self.zone).map_err(|error| {
                 // Which one it was is only looked for when one of them is bad.
-                let bad = (0..values.len()).find(|row| coerce(&values.slice(*row, 1), column, true).is_err());
+                let bad =
+                    (0..values.len()).find(|row| coerce_literals(&values.slice(*row, 1), column, &self.zone).is_err());
                 let at = line(bad.unwrap_or(0));
                 let context = format!("COPY {}, line {at}, column {}.", self.target.name, column.name);
                 match error.detail_text() {
@@ -141,7 +143,15 @@ pub(crate) async fn copy(session: &mut Session, copy: &Copy, interrupt: &Interru
             };
             check_names(copy.options.force_null.iter().chain(&copy.options.force_not_null), named)?;
             let options = copy.options.clone();
-            Ok(Answer::CopyIn(Box::new(CopyIn { target, into, options, parts: Vec::new(), rows: 0, bytes: 0 })))
+            Ok(Answer::CopyIn(Box::new(CopyIn {
+                target,
+                into,
+                options,
+                zone: session.time_zone(),
+                parts: Vec::new(),
+                rows: 0,
+                bytes: 0,
+            })))
         }
         (CopyDirection::In, CopySubject::Query(_)) => Err(Error::internal("COPY of a query FROM")),
     }

@@ -23,7 +23,7 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::catalog::{Catalog, DEFAULT_SCHEMA, Definition, Object};
 use crate::sql::{self, RelationInfo};
-use crate::types::{Error, RelationId, Result, SqlState};
+use crate::types::{Error, RelationId, Result, SqlState, TimeZone};
 
 use super::coordinator::Pin;
 use super::database::Engine;
@@ -48,6 +48,7 @@ pub(crate) struct Relations {
     pin: Arc<OnceLock<Arc<Pin>>>,
     rows: Arc<BTreeMap<String, Arc<dyn TableProvider>>>,
     pending: Arc<Pending>,
+    zone: TimeZone,
     depth: usize,
 }
 
@@ -67,6 +68,7 @@ impl Relations {
             pin: Arc::default(),
             rows: Arc::default(),
             pending: Arc::default(),
+            zone: TimeZone::utc(),
             depth: 0,
         }
     }
@@ -83,11 +85,20 @@ impl Relations {
         self
     }
 
+    /// The same in a session with a time zone.
+    pub(crate) fn with_zone(mut self, zone: TimeZone) -> Relations {
+        self.zone = zone;
+        self
+    }
+
     /// A state for planning in which the statement's names resolve.
     pub(crate) fn state(&self) -> SessionState {
         let mut state = SessionStateBuilder::new_from_existing(self.base.as_ref().clone())
             .with_catalog_list(Arc::new(Database(self.clone())))
             .build();
+        if !self.zone.is_utc() {
+            sql::set_zone(state.config_mut().options_mut(), &self.zone);
+        }
         // The time that now() gives, for the whole statement.
         if self.depth == 0 {
             state.mark_start_execution();

@@ -682,7 +682,7 @@ impl Session {
 
     /// The relations of a version of the catalog.
     pub(crate) fn relations_of(&self, catalog: Arc<Catalog>) -> Relations {
-        Relations::new(&self.engine, catalog)
+        Relations::new(&self.engine, catalog).with_zone(self.time_zone())
     }
 
     /// Remembers a time, so that later reads are not before it.

@@ -93,7 +93,7 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                     None => Transformed::no(Expr::BinaryExpr(binary)),
                 },
                 Expr::Between(mut between) => {
-                    let operands = vec![*between.expr, *between.low, *between.high];
+                    let operands = with_zoned_literals(vec![*between.expr, *between.low, *between.high], schema);
                     let [expr, low, high] = <[Expr; 3]>::try_from(as_doubles(operands, schema, Doubles::Compared))
                         .map_err(|_| to_datafusion(Error::internal("operands of BETWEEN are lost")))?;
                     (between.expr, between.low, between.high) = (Box::new(expr), Box::new(low), Box::new(high));
@@ -211,6 +211,22 @@ fn as_doubles(expressions: Vec<Expr>, schema: &DFSchema, doubles: Doubles) -> Ve
         .collect()
 }
 
+/// Gives texts that stand beside a timestamptz the cast that knows the session's zone; DataFusion's
+/// own would take them for UTC.
+fn with_zoned_literals(operands: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
+    let zoned = |operand: &Expr| operand.get_type(schema).ok().filter(|t| matches!(t, DataType::Timestamp(_, Some(_))));
+    let Some(target) = operands.iter().find_map(zoned) else { return operands };
+    operands
+        .into_iter()
+        .map(|operand| match operand {
+            Expr::Literal(ScalarValue::Utf8(Some(text)), metadata) => {
+                cast(Expr::Literal(ScalarValue::Utf8(Some(text)), metadata), &DataType::Utf8, &target)
+            }
+            other => other,
+        })
+        .collect()
+}
+
 fn is_comparison(operator: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     matches!(operator, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
@@ -225,7 +241,8 @@ fn compared(binary: BinaryExpr, schema: &DFSchema) -> DataFusionResult<BinaryExp
             return Err(to_datafusion(undefined_operator(&op.to_string(), &[sql_name(&a), sql_name(&b)])));
         }
     }
-    let mut operands = as_doubles(vec![*left, *right], schema, Doubles::Compared).into_iter();
+    let operands = with_zoned_literals(vec![*left, *right], schema);
+    let mut operands = as_doubles(operands, schema, Doubles::Compared).into_iter();
     let (left, right) = (operands.next().unwrap_or_default(), operands.next().unwrap_or_default());
     Ok(BinaryExpr { left: Box::new(left), op, right: Box::new(right) })
 }

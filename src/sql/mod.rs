@@ -39,13 +39,14 @@ mod timestamps;
 mod tokens;
 mod types;
 mod view_checks;
+mod zone;
 
 #[cfg(test)]
 mod parser_tests;
 #[cfg(test)]
 mod planner_tests;
 
-pub use casts::{cast, cast_array};
+pub use casts::{cast, cast_array, cast_array_in};
 pub use catalog_queries::{reads_settings, resolve_settings};
 pub use create_sink::{assigned, query, show_create as show_create_sink};
 pub use errors::{from_datafusion, to_datafusion};
@@ -69,3 +70,4 @@ pub use statement::{
     TransactionModes,
 };
 pub use types::sql_name;
+pub use zone::{SessionZone, set_zone};

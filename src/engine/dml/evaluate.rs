@@ -17,7 +17,7 @@ use crate::engine::interrupt::Interrupt;
 use crate::engine::pending::Pending;
 use crate::engine::read::{self, Collected};
 use crate::engine::relations::Relations;
-use crate::types::{Error, RelationId, Result, Time};
+use crate::types::{Error, RelationId, Result, Time, TimeZone};
 
 /// What a statement's queries share.
 pub(crate) struct Evaluator {
@@ -28,6 +28,8 @@ pub(crate) struct Evaluator {
     pub(crate) at_least: Time,
     /// What the transaction block changed before.
     pub(crate) pending: Arc<Pending>,
+    /// The session's.
+    pub(crate) zone: TimeZone,
 }
 
 impl Evaluator {
@@ -35,7 +37,8 @@ impl Evaluator {
     pub(crate) async fn query(&self, query: Query, rows: RowTables) -> Result<Collected> {
         let relations = Relations::new(&self.engine, Arc::clone(&self.catalog))
             .with_rows(rows)
-            .with_pending(Arc::clone(&self.pending));
+            .with_pending(Arc::clone(&self.pending))
+            .with_zone(self.zone.clone());
         let collected = read::collect(Arc::clone(&self.engine), relations, Box::new(query), self.bound());
         self.interrupt.run(collected).await
     }

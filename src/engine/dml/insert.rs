@@ -12,9 +12,9 @@ use crate::engine::database::{Engine, RowTables};
 use crate::engine::interrupt::Interrupt;
 use crate::engine::relations::ROWS_SCHEMA;
 use crate::engine::session::Session;
-use crate::types::{Chunk, Error, Result, SqlState};
+use crate::types::{Chunk, Error, Result, SqlState, TimeZone};
 
-use super::assign::{coerce, mismatch, table_rows, text_of, typed};
+use super::assign::{coerce, coerce_literals, mismatch, table_rows, text_of, typed};
 use super::conflict::{self, OnKey};
 use super::evaluate::{Evaluator, folded, named_item, position, rows_table, select};
 use super::statement::{self, Changes, Target, answer, column_index, object_name, returned, turns, write};
@@ -123,7 +123,7 @@ async fn proposed(
     let (values, rows) = match source {
         // DEFAULT VALUES.
         None => (Vec::new(), 1),
-        Some(query) => match literal_values(query, &given)? {
+        Some(query) => match literal_values(query, &given, &evaluator.zone)? {
             Some(values) => values,
             None => queried_values(evaluator, query, &given).await?,
         },
@@ -188,7 +188,7 @@ pub(crate) async fn with_defaults(
 
 /// The columns of `VALUES` when all its cells are literals: built a column at a time, without
 /// planning each cell. `None`: it takes a query.
-fn literal_values(query: &Query, given: &[&TableColumn]) -> Result<Option<(Vec<ArrayRef>, usize)>> {
+fn literal_values(query: &Query, given: &[&TableColumn], zone: &TimeZone) -> Result<Option<(Vec<ArrayRef>, usize)>> {
     let plain =
         query.with.is_none() && query.order_by.is_none() && query.limit_clause.is_none() && query.fetch.is_none();
     let SetExpr::Values(values) = query.body.as_ref() else {
@@ -214,9 +214,9 @@ fn literal_values(query: &Query, given: &[&TableColumn]) -> Result<Option<(Vec<A
             }
         }
         let array: ArrayRef = Arc::new(StringArray::from_iter(texts.iter().map(Option::as_deref)));
-        let coerced = coerce(&array, column, true).map_err(|error| {
+        let coerced = coerce_literals(&array, column, zone).map_err(|error| {
             // Which cell it was is only looked for when one of them is bad.
-            let bad = (0..array.len()).find(|row| coerce(&array.slice(*row, 1), column, true).is_err());
+            let bad = (0..array.len()).find(|row| coerce_literals(&array.slice(*row, 1), column, zone).is_err());
             let cell = bad.and_then(|row| values.rows.get(row)).and_then(|row| row.content.get(index));
             error.position_or(cell.and_then(position))
         })?;

@@ -220,6 +220,7 @@ pub(crate) fn evaluator(
         interrupt: interrupt.clone(),
         at_least: at_least(session, target),
         pending: session.pending(),
+        zone: session.time_zone(),
     }
 }
 
