@@ -172,6 +172,8 @@ impl Relations {
                 }
                 let mut inner = self.clone();
                 inner.depth += 1;
+                // A definition means the same in every session.
+                inner.zone = TimeZone::utc();
                 let plan = sql::plan_plain_view(&inner.state(), &view.query, &view.column_names).await?;
                 let schema = Arc::new(plan.schema().as_arrow().clone());
                 Ok(Some(Arc::new(PlainView { plan, schema })))

@@ -680,6 +680,11 @@ impl Session {
         self.relations_of(self.engine.catalog())
     }
 
+    /// The relations as definitions see them: the same in every session.
+    pub(crate) fn definitions(&self) -> Relations {
+        self.relations().with_zone(TimeZone::utc())
+    }
+
     /// The relations of a version of the catalog.
     pub(crate) fn relations_of(&self, catalog: Arc<Catalog>) -> Relations {
         Relations::new(&self.engine, catalog).with_zone(self.time_zone())
