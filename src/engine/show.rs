@@ -281,7 +281,10 @@ pub(crate) fn explain_schema() -> SchemaRef {
 /// # Errors
 /// Those of planning.
 pub(crate) async fn explain(session: &Session, explain: &Explain, interrupt: &Interrupt) -> Result<Answer> {
-    let relations = session.relations();
+    let relations = match explain {
+        Explain::Query(_) => session.relations(),
+        Explain::View(_) => session.definitions(),
+    };
     let explain = explain.clone();
     let lines = interrupt
         .run(async move {
