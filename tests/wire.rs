@@ -34,10 +34,8 @@ async fn a_client_does_what_it_does_with_postgresql() {
         )
         .await
         .expect("a table");
-    let insert = client
-        .prepare("INSERT INTO v VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)")
-        .await
-        .expect("prepared");
+    let insert =
+        client.prepare("INSERT INTO v VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)").await.expect("prepared");
     assert_eq!(
         insert.params(),
         [

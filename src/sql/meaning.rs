@@ -33,6 +33,7 @@ use super::errors::to_datafusion;
 use super::functions::round_to_even;
 use super::timestamps::timestamp_difference;
 use super::types::{UTC, sql_name};
+use super::zoned;
 use crate::types::{Error, SqlState};
 
 /// Puts the meaning into a plan that has not been analysed.
@@ -343,20 +344,19 @@ fn call_with_meaning(mut call: ScalarFunction, schema: &DFSchema) -> Expr {
     Expr::ScalarFunction(call)
 }
 
-/// `value AT TIME ZONE 'zone'`, where the zone is that of all stored times.
+/// `value AT TIME ZONE 'zone'`.
 fn at_time_zone(value: Expr, from: &DataType, zone: &str) -> DataFusionResult<Expr> {
-    if !["utc", "gmt", "z", "zulu", "uct", "etc/utc", "etc/gmt"].contains(&zone.to_lowercase().as_str()) {
-        let error = Error::unsupported(format!("AT TIME ZONE \'{zone}\' is not supported"))
-            .hint("The only time zone is UTC: add an interval to shift a time.");
-        return Err(to_datafusion(error));
-    }
-    let zoned = DataType::Timestamp(TimeUnit::Microsecond, Some(UTC.into()));
+    let zone = zoned::named(zone).map_err(to_datafusion)?;
+    let stored = DataType::Timestamp(TimeUnit::Microsecond, Some(UTC.into()));
     let plain = DataType::Timestamp(TimeUnit::Microsecond, None);
-    Ok(match from {
-        DataType::Timestamp(_, None) => cast(value, from, &zoned),
-        DataType::Timestamp(_, Some(_)) => cast(value, from, &plain),
+    Ok(match (from, zone.is_utc()) {
+        (DataType::Timestamp(_, None), true) => cast(value, from, &stored),
+        (DataType::Timestamp(_, Some(_)), true) => cast(value, from, &plain),
+        (DataType::Timestamp(_, None), false) => zoned::time_of_local(value, zone),
+        (DataType::Timestamp(_, Some(_)), false) => zoned::local_time(value, zone),
         // A text or a date is a timestamptz first.
-        _ => cast(cast(value, from, &zoned), &zoned, &plain),
+        (_, true) => cast(cast(value, from, &stored), &stored, &plain),
+        (_, false) => zoned::local_time(cast(value, from, &stored), zone),
     })
 }
 

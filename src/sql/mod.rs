@@ -40,6 +40,7 @@ mod tokens;
 mod types;
 mod view_checks;
 mod zone;
+mod zoned;
 
 #[cfg(test)]
 mod parser_tests;

@@ -27,6 +27,7 @@ use super::reader::{DATABASE, duplicate_column};
 use super::tokens::with_stack;
 use super::types::{SqlTypes, UTC, sql_name, stored};
 use super::view_checks;
+use super::zoned;
 use crate::exec::plan::JobPlan;
 use crate::types::{Error, RelationId, Result, SqlState};
 
@@ -267,6 +268,10 @@ fn remainder(call: &mut ast::Function) -> Option<ast::Expr> {
         return None;
     };
     match (name.value.to_lowercase().as_str(), arguments.args.as_mut_slice()) {
+        ("date_trunc", [_, _, _]) => {
+            name.value = zoned::TRUNCATION.into();
+            None
+        }
         ("sign", [_]) => {
             name.value = "signum".into();
             None
