@@ -133,6 +133,11 @@ impl BadRows {
         Ok(entering)
     }
 
+    /// The rows of former times cannot be read again: the relation has failed, and new ones are only kept in bounds.
+    pub(super) fn abandon_recovery(&mut self) {
+        self.recovery = None;
+    }
+
     /// Bad rows of a time, in order: what enters and leaves the relation.
     pub(super) fn add(&mut self, time: Time, rows: &[(SplitId, BadRow)]) -> Result<Vec<Chunk>> {
         let mut changes = Chunk::inserts(&batch(rows.iter().map(|(split, row)| (Some(time), split, row)))?);

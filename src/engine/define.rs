@@ -255,7 +255,10 @@ pub(crate) async fn view(relations: &Relations, create: &CreateView) -> Result<D
 /// # Errors
 /// Those of planning its query.
 pub(crate) async fn materialized_view(relations: &Relations, create: &CreateMaterializedView) -> Result<Defined> {
-    let planned = sql::plan_view(&relations.state(), &create.query, &create.columns, relations).await?;
+    let mut planned = sql::plan_view(&relations.state(), &create.query, &create.columns, relations).await?;
+    if create.fail_on_error {
+        planned.plan.on_error = crate::exec::plan::OnError::Fail;
+    }
     let plan = Arc::new(planned.plan);
     Ok(Defined {
         definition: Definition::MaterializedView(MaterializedView { plan: Arc::clone(&plan) }),

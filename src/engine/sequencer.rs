@@ -238,7 +238,14 @@ impl Sequencer {
                         self.relations.fail_external(feed.table, &jobs, &error);
                     }
                     // What was read before is missing to those who wait for it, not to others.
-                    FeedId::CatchUp(..) | FeedId::Clock => self.relations.fail_jobs(&feed.jobs, &error),
+                    FeedId::CatchUp(..) | FeedId::Clock => {
+                        self.relations.fail_jobs(&feed.jobs, &error);
+                        if let Some(bad) =
+                            self.bad_rows.get_mut(&feed.table).filter(|bad| feed.jobs.contains(&bad.relation))
+                        {
+                            bad.abandon_recovery();
+                        }
+                    }
                 }
             }
             taken.bounds.sort_by(|a, b| a.split.cmp(&b.split));

@@ -533,7 +533,7 @@ fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMateri
     let name = reader.name()?;
     let columns = view_columns(reader)?;
     let options = if reader.at(&["WITH"]) { with_options(reader)? } else { BTreeMap::new() };
-    let mut background = false;
+    let (mut background, mut fail_on_error) = (false, false);
     for (key, value) in &options {
         match key.as_str() {
             "background" => {
@@ -550,18 +550,32 @@ fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMateri
                     }
                 };
             }
-            "state_backend" | "state_ttl" | "on_error" => {
+            "on_error" => {
+                fail_on_error = match value.text.to_ascii_lowercase().as_str() {
+                    "table" => false,
+                    "fail" => true,
+                    other => {
+                        return Err(Error::new(
+                            SqlState::InvalidParameterValue,
+                            format!("invalid value for option \"on_error\": \"{other}\""),
+                        )
+                        .hint("Write on_error = 'table' or on_error = 'fail'.")
+                        .position(value.position));
+                    }
+                };
+            }
+            "state_backend" | "state_ttl" => {
                 return Err(Error::unsupported(format!("option \"{key}\" is not supported"))
-                    .hint("Leave it out: the only option of a materialized view is background.")
+                    .hint("Leave it out: the options of a materialized view are background and on_error.")
                     .position(value.position));
             }
             _ => {
                 return Err(Error::new(SqlState::InvalidParameterValue, format!("unrecognized option \"{key}\""))
-                    .hint("The only option of a materialized view is background.")
+                    .hint("The options of a materialized view are background and on_error.")
                     .position(value.position));
             }
         }
     }
     let (query, query_text) = as_query(reader, text)?;
-    Ok(CreateMaterializedView { name, if_not_exists, columns, background, query, query_text })
+    Ok(CreateMaterializedView { name, if_not_exists, columns, background, fail_on_error, query, query_text })
 }

@@ -71,7 +71,13 @@ pub fn view(view: &CreateView) -> String {
 
 /// The text of `CREATE MATERIALIZED VIEW`. How it was filled is no part of what it is.
 pub fn materialized_view(view: &CreateMaterializedView) -> String {
-    format!("CREATE MATERIALIZED VIEW {}{} AS\n{}", view.name.to_sql(), columns(&view.columns), view.query_text)
+    let options = if view.fail_on_error { " WITH (on_error = 'fail')" } else { "" };
+    format!(
+        "CREATE MATERIALIZED VIEW {}{}{options} AS\n{}",
+        view.name.to_sql(),
+        columns(&view.columns),
+        view.query_text
+    )
 }
 
 #[cfg(test)]
@@ -98,6 +104,7 @@ mod tests {
             "create table e () with (connector = 'file', properties.x.y = 5, 'Path' = 'it''s', on = true)",
             "create view V (Low, \"High\") as select 1, 2 -- the end",
             "create materialized view v with (background = true) as select \"table\" as \"select\" from k",
+            "create materialized view v with (on_error = fail) as select 1 / a as x from t",
         ] {
             let once = shown(text);
             assert_eq!(shown(&once), once, "{text}");

@@ -190,6 +190,8 @@ pub struct CreateMaterializedView {
     pub columns: Vec<String>,
     /// Answer at once, before the history is in.
     pub background: bool,
+    /// A row for which an expression fails stops the job, instead of going to its errors relation.
+    pub fail_on_error: bool,
     /// The query.
     pub query: Box<ast::Query>,
     /// The query as the user wrote it.

@@ -75,14 +75,19 @@ def test_ten_kinds_of_bad_rows(server, tmp_path, form):
                 for _ in range(49):
                     number = len(good)
                     good.append(number)
-                    line = f'{{"id": {number}, "n": {number}.5, "t": "good"}}' if form == "json" else f"{number},{number}.5,good"
-                    out.write(line.encode() + b"\n")
+                    line = {
+                        "json": f'{{"id": {number}, "n": {number}.5, "t": "good"}}\n',
+                        "csv": f"{number},{number}.5,good\n",
+                    }[form]
+                    out.write(line.encode())
     with server.connect() as connection:
         connection.execute(
-            f"CREATE TABLE t (id bigint, n numeric(20,1), t text) WITH (connector = 'file', path = '{path}', format = '{form}')"
+            f"""CREATE TABLE t (id bigint, n numeric(20,1), t text)
+                WITH (connector = 'file', path = '{path}', format = '{form}')"""
         )
         connection.execute(
-            "CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n, sum(id) AS ids, sum(n) AS ns, count(DISTINCT id) AS d FROM t"
+            """CREATE MATERIALIZED VIEW v AS
+               SELECT count(*) AS n, sum(id) AS ids, sum(n) AS ns, count(DISTINCT id) AS d FROM t"""
         )
         connection.execute("FLUSH")
 
@@ -160,7 +165,9 @@ def test_follow_under_kills_and_renames(start, tmp_path):
         connection.execute(
             "CREATE MATERIALIZED VIEW v AS SELECT count(*) AS n, count(DISTINCT id) AS d, max(id) AS last FROM log"
         )
-        connection.execute("CREATE MATERIALIZED VIEW parts AS SELECT id / 1000 AS part, count(*) AS n FROM log GROUP BY 1")
+        connection.execute(
+            "CREATE MATERIALIZED VIEW parts AS SELECT id / 1000 AS part, count(*) AS n FROM log GROUP BY 1"
+        )
     writer.start()
     chance = random.Random(11)
     for kill in range(KILLS):
@@ -229,9 +236,13 @@ def test_one_bad_row_in_a_hundred_costs_little(server, tmp_path):
         with server.connect() as connection:
             before = cpu()
             connection.execute(
-                f"CREATE TABLE {name} (id bigint, name text, price double precision) WITH (connector = 'file', path = '{path}', format = 'json')"
+                f"""CREATE TABLE {name} (id bigint, name text, price double precision)
+                    WITH (connector = 'file', path = '{path}', format = 'json')"""
             )
-            connection.execute(f"CREATE MATERIALIZED VIEW v_{name} AS SELECT count(*) AS n, max(name) AS m, sum(price) AS p FROM {name}")
+            connection.execute(
+                f"""CREATE MATERIALIZED VIEW v_{name} AS
+                    SELECT count(*) AS n, max(name) AS m, sum(price) AS p FROM {name}"""
+            )
             connection.execute("FLUSH")
             good = one(connection, f"SELECT n FROM v_{name}")
             used = cpu() - before

@@ -276,7 +276,8 @@ def test_a_failed_job_is_named(server, tmp_path):
     path.write_text("a,b\n1,x\nnope,y\n")
     with server.connect() as connection:
         connection.execute(
-            f"CREATE TABLE bad (a int, b text) WITH (connector = 'file', path = '{path}', format = 'csv')"
+            f"""CREATE TABLE bad (a int, b text)
+                WITH (connector = 'file', path = '{path}', format = 'csv', on_error = 'fail')"""
         )
         connection.execute("CREATE MATERIALIZED VIEW bad_v AS SELECT count(*) AS n FROM bad")
         with pytest.raises(Exception) as failed:

@@ -169,7 +169,7 @@ def test_a_crash_looping_job_holds_up_nobody(server, tmp_path):
         with server.connect() as c:
             c.execute("CREATE TABLE p (x int)")
             c.execute("INSERT INTO p VALUES (1)")
-            c.execute("CREATE MATERIALIZED VIEW poisoned AS SELECT 1 / x AS q FROM p")
+            c.execute("CREATE MATERIALIZED VIEW poisoned WITH (on_error = 'fail') AS SELECT 1 / x AS q FROM p")
             while not stop.is_set():
                 c.execute("INSERT INTO p VALUES (0)")
                 await_true(lambda: "FAILED" in {row[3] for row in rows(c, "SHOW JOBS")})

@@ -148,6 +148,9 @@ fn a_cut_file_is_read_from_its_start() {
     append(&path, &line(3));
     let mut follower = follower.again(&path);
     assert_eq!(follower.read(), [3]);
+    // Whoever comes now reads what is there.
+    let fresh = follower.source.splits(&[]).expect("splits").found.remove(0).id;
+    assert!(fresh.as_str().ends_with(".1"), "{fresh}");
     let former = follower.known.keys().find(|split| !split.as_str().ends_with(".1")).expect("the first").clone();
     let request =
         ReadRequest { split: former, from: Offset(0), until: Some(Offset(9)), columns: Arc::from([0]), offsets: false };

@@ -98,11 +98,13 @@ impl ParquetFile {
             .hint("A file must not be replaced while a table stands on it."));
         }
         let schema = self.metadata.schema();
-        let wanted: Vec<usize> = (0..self.columns.len())
-            .filter(|index| request.columns.contains(index) || self.may_be_bad(*index, schema))
+        // With each column whether it is read in every pass.
+        let wanted: Vec<(usize, bool)> = (0..self.columns.len())
+            .map(|index| (index, self.may_be_bad(index, schema)))
+            .filter(|(index, checked)| *checked || request.columns.contains(index))
             .collect();
         let mut roots: Vec<usize> =
-            wanted.iter().filter_map(|index| self.fields.get(*index).copied().flatten()).collect();
+            wanted.iter().filter_map(|(index, _)| self.fields.get(*index).copied().flatten()).collect();
         roots.sort_unstable();
         roots.dedup();
         let narrow = |error: std::num::TryFromIntError| Error::internal(error.to_string());
@@ -118,10 +120,9 @@ impl ParquetFile {
             .map_err(|error| broken(&self.path, &error))?;
         let parts = wanted
             .into_iter()
-            .filter_map(|index| {
+            .filter_map(|(index, checked)| {
                 let column = self.columns.get(index)?.clone();
                 let place = self.fields.get(index).copied().flatten();
-                let checked = self.may_be_bad(index, schema);
                 Some(Part {
                     index,
                     column,

@@ -137,7 +137,11 @@ fn follow(options: &FileOptions, followed: &FollowedFiles, known: &[(SplitId, Of
         let id = match before.get(key.as_str()) {
             None => {
                 let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
-                SplitId::new(format!("{name}@{key}"))
+                // Whoever knows nothing of the past reads what is there now.
+                match seen.generations.get(&key).filter(|generation| **generation > 0) {
+                    Some(generation) => SplitId::new(format!("{name}@{key}.{generation}")),
+                    None => SplitId::new(format!("{name}@{key}")),
+                }
             }
             Some((generation, id, offset)) => {
                 let cut = seen.cut.contains(*id) || length.is_some_and(|length| length < offset.0);
