@@ -5,7 +5,10 @@ CACHE="${XDG_CACHE_HOME:-$HOME/.cache}"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$HOME/.cache/clink-target}"
 VENV="$CACHE/clink-venv"
 # Pinned to major versions: what the tests were written against.
-PYTHON_PACKAGES=('duckdb==1.*' 'psycopg[binary]==3.*' 'pyarrow==21.*' 'pytest==8.*' 'pytest-timeout==2.*')
+PYTHON_PACKAGES=(
+    'asyncpg==0.*' 'duckdb==1.*' 'psycopg[binary]==3.*' 'psycopg2-binary==2.*' 'pyarrow==21.*' 'pytest==8.*'
+    'pytest-timeout==2.*' 'sqlalchemy==2.*'
+)
 
 say() { printf '%s\n' "$*" >&2; }
 
@@ -14,13 +17,14 @@ die() {
     exit 1
 }
 
-# Installs the Debian packages of the commands that are absent: COMMAND=PACKAGE … (`cc` alone is the C toolchain)
+# Installs the Debian packages of the commands and files that are absent: COMMAND=PACKAGE … (`cc` alone is the C toolchain)
 install_missing() {
     local pair packages=()
     for pair in "$@"; do
         case ${pair%%=*} in
         # A compiler can be there without the C library's headers.
         cc) echo 'int main(void) { return 0; }' | cc -x c - -o /dev/null 2>/dev/null || packages+=(gcc libc6-dev) ;;
+        /*) [[ -e ${pair%%=*} ]] || packages+=("${pair#*=}") ;;
         *) command -v "${pair%%=*}" >/dev/null || packages+=("${pair#*=}") ;;
         esac
     done
@@ -48,6 +52,13 @@ make_venv() {
     timeout 900 "$VENV/bin/pip" install --quiet --disable-pip-version-check "${PYTHON_PACKAGES[@]}" >&2 ||
         die "could not install the Python packages ${PYTHON_PACKAGES[*]}"
     printf '%s\n' "${PYTHON_PACKAGES[*]}" >"$stamp"
+}
+
+# node-postgres, below the user's cache; made once.
+make_node() {
+    [[ -d $CACHE/clink-node/node_modules/pg ]] && return 0
+    timeout 300 npm install --silent --no-audit --no-fund --prefix "$CACHE/clink-node" 'pg@8' >&2 ||
+        die "could not install the package pg of node"
 }
 
 # Builds the binary unless CLINK_BIN names one, and exports CLINK_BIN.

@@ -129,6 +129,8 @@ async fn print(answer: Answer, output: Output) -> Result<(), Error> {
             }
             printer.end()
         }
+        Answer::CopyOut { .. } | Answer::CopyIn(_) => Err(Error::unsupported("COPY in clink run is not supported")
+            .hint("Write SELECT for rows out, and read files with a table WITH (connector = 'file', …).")),
     }
 }
 

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SendableRecordBatchStream;
 
+use super::copy::CopyIn;
+use crate::sql::CopyOptions;
 use crate::types::{Error, RelationId, Time};
 
 /// How an engine runs.
@@ -39,6 +41,18 @@ pub enum Answer {
         /// Notices to show before the rows.
         notices: Vec<Notice>,
     },
+    /// Rows to be sent in the form of COPY.
+    CopyOut {
+        /// Columns.
+        schema: SchemaRef,
+        /// The rows; an error ends it.
+        rows: SendableRecordBatchStream,
+        /// How they are written.
+        options: CopyOptions,
+    },
+    /// Rows are awaited from the client: give them to the copy, then the copy to
+    /// [`super::Session::finish_copy`].
+    CopyIn(Box<CopyIn>),
 }
 
 /// A command tag of the PostgreSQL protocol.
@@ -56,6 +70,12 @@ pub enum Tag {
     Select,
     /// `SHOW`, `EXPLAIN`: rows without a count.
     Show(&'static str),
+    /// `FETCH n`, counted from the rows.
+    Fetch,
+    /// `MOVE n`.
+    Move(u64),
+    /// `COPY n`, from the client.
+    CopyIn(u64),
 }
 
 /// Something the user should know though the statement did its work.

@@ -19,10 +19,12 @@ use crate::types::{Error, RelationId, Result, Time};
 use super::aggregate_functions;
 use super::api::{Column, EngineConfig, JobInfo, ViewInfo};
 use super::coordinator::{Coordinator, CoordinatorConfig, RelationState};
+use super::pg_catalog;
 use super::query_threads::QueryThreads;
 use super::recovery;
 use super::relations::DATABASE;
 use super::session::Session;
+use super::turns::Turns;
 
 /// The share of the memory budget that queries may take together.
 const QUERY_MEMORY_SHARE: f64 = 0.4;
@@ -36,6 +38,8 @@ pub struct Engine {
     sources: Mutex<HashMap<RelationId, SourceTable>>,
     /// What writers of each table share.
     writers: Mutex<HashMap<RelationId, Arc<Writer>>>,
+    /// Whose turn it is to write each table.
+    turns: Turns,
     /// One statement of DDL at a time: held from looking at the catalog to changing it.
     ddl: Arc<tokio::sync::Mutex<()>>,
     base_state: Arc<SessionState>,
@@ -46,8 +50,6 @@ pub struct Engine {
 /// What writers of one table share.
 #[derive(Default)]
 pub(crate) struct Writer {
-    /// Held by statements that read the table in order to write it.
-    pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
     last_write: AtomicU64,
 }
 
@@ -82,14 +84,16 @@ impl Engine {
         .await
         .map_err(|error| Error::internal(format!("opening the database ended: {error}")))??;
 
+        let catalog = Arc::new(catalog);
         let engine = Arc::new(Engine {
             coordinator,
-            catalog: Arc::new(catalog),
+            base_state: Arc::new(base_state(workers, config.memory_bytes, &catalog)?),
+            catalog,
             connectors: Connectors::standard(),
             sources: Mutex::default(),
             writers: Mutex::default(),
+            turns: Turns::default(),
             ddl: Arc::default(),
-            base_state: Arc::new(base_state(workers, config.memory_bytes)?),
             closed: CancellationToken::new(),
             queries: QueryThreads::start(workers)?,
         });
@@ -253,6 +257,11 @@ impl Engine {
         Arc::clone(self.writers.lock().unwrap_or_else(PoisonError::into_inner).entry(table).or_default())
     }
 
+    /// Whose turn it is to write each table.
+    pub(crate) fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
     /// The time of the last write that was answered, in any table.
     pub(crate) fn last_write(&self) -> Time {
         let writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -263,6 +272,7 @@ impl Engine {
     pub(crate) fn forget(&self, relations: &[RelationId]) {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| !relations.contains(id));
         self.writers.lock().unwrap_or_else(PoisonError::into_inner).retain(|id, _| !relations.contains(id));
+        self.turns.forget(relations);
     }
 }
 
@@ -294,7 +304,7 @@ pub(crate) fn columns(object: &Object) -> Vec<Column> {
 }
 
 /// The state that all statements are planned with, but for the names of the catalog.
-fn base_state(workers: usize, memory_bytes: u64) -> Result<SessionState> {
+fn base_state(workers: usize, memory_bytes: u64, catalog: &Arc<CatalogStore>) -> Result<SessionState> {
     let config = sql::session_config()
         .with_target_partitions(workers)
         .with_default_catalog_and_schema(DATABASE, crate::catalog::DEFAULT_SCHEMA)
@@ -308,6 +318,9 @@ fn base_state(workers: usize, memory_bytes: u64) -> Result<SessionState> {
     let mut state = sql::configure(builder).build();
     for function in aggregate_functions::functions() {
         state.register_udaf(function).map_err(crate::engine::error_of)?;
+    }
+    for function in pg_catalog::functions(catalog) {
+        state.register_udf(Arc::new(function)).map_err(crate::engine::error_of)?;
     }
     Ok(state)
 }

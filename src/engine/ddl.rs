@@ -31,8 +31,8 @@ pub(crate) async fn create_table(session: &Session, create: &CreateTable, interr
         return Ok(Answer::Done { tag, notices: vec![notice] });
     }
     // A connector looks at its place outside, which may block.
-    let create = &define::typed_columns(&session.relations(), create)?;
-    let (engine, relations, of) = (Arc::clone(session.engine()), session.relations(), create.clone());
+    let create = &define::typed_columns(&session.definitions(), create)?;
+    let (engine, relations, of) = (Arc::clone(session.engine()), session.definitions(), create.clone());
     let defined = interrupt
         .run(async move {
             tokio::task::spawn_blocking(move || define::table(&engine, &relations, &of))
@@ -56,7 +56,7 @@ pub(crate) async fn create_view(session: &Session, create: &CreateView, interrup
     if let Some(notice) = check_new(&session.engine().catalog(), &create.name, create.if_not_exists)? {
         return Ok(Answer::Done { tag: TAG, notices: vec![notice] });
     }
-    let (relations, of) = (session.relations(), create.clone());
+    let (relations, of) = (session.definitions(), create.clone());
     let defined = interrupt.run(async move { define::view(&relations, &of).await }).await?;
     let text = sql::show_create::view(create);
     let created = NewObject { name: &create.name, kind: catalog::ObjectKind::View, text };
@@ -75,7 +75,7 @@ pub(crate) async fn create_materialized_view(
     if let Some(notice) = check_new(&session.engine().catalog(), &create.name, create.if_not_exists)? {
         return Ok(Answer::Done { tag: TAG, notices: vec![notice] });
     }
-    let (relations, of) = (session.relations(), create.clone());
+    let (relations, of) = (session.definitions(), create.clone());
     let defined = interrupt.run(async move { define::materialized_view(&relations, &of).await }).await?;
     if defined.keeps_errors() {
         check_errors_name(&session.engine().catalog(), &create.name)?;

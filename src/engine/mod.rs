@@ -3,6 +3,8 @@
 //! ```text
 //! Session ── statement ──► ddl      catalog log, then the coordinator's relations
 //!                          dml      read at a pin, then one write
+//!                          transaction  a block's changes and its one time
+//!                          prepared, sql_cursors, copy  what a session keeps between messages
 //!                          read     plan → pin → DataFusion over pages of the pin
 //!                          show     what the catalog and the coordinator know
 //! ```
@@ -14,6 +16,7 @@ mod api;
 mod bad_rows;
 mod computed;
 pub mod coordinator;
+mod copy;
 mod cursor;
 mod database;
 mod ddl;
@@ -24,6 +27,9 @@ mod feeds;
 mod installed;
 mod interrupt;
 mod lookup;
+mod pending;
+mod pg_catalog;
+mod prepared;
 mod query_threads;
 mod read;
 mod recovery;
@@ -37,12 +43,18 @@ mod show;
 mod sink_ddl;
 mod sinks;
 mod source_progress;
+mod sql_cursors;
 mod system_tables;
 mod timeline;
+mod transaction;
+mod turns;
 mod yielding;
 
-pub use crate::sql::{Statement, sql_name as type_name};
+pub use crate::sql::{CopyFormat, CopyOptions, Parameter, Statement, StatementKind, sql_name as type_name};
 pub use api::{Answer, Column, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Tag, ViewInfo};
+pub use copy::CopyIn;
 pub use database::Engine;
 pub use errors::error_of;
+pub use prepared::Prepared;
 pub use session::Session;
+pub use transaction::TransactionStatus;

@@ -23,11 +23,12 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::catalog::{Catalog, DEFAULT_SCHEMA, Definition, Object};
 use crate::sql::{self, RelationInfo};
-use crate::types::{Error, RelationId, Result, SqlState};
+use crate::types::{Error, RelationId, Result, SqlState, TimeZone};
 
 use super::coordinator::Pin;
 use super::database::Engine;
-use super::{lookup, scan_exec, sink_ddl, system_tables};
+use super::pending::Pending;
+use super::{lookup, pg_catalog, scan_exec, sink_ddl, system_tables};
 
 /// The catalog's name in DataFusion's terms: the one database.
 pub(crate) const DATABASE: &str = "clink";
@@ -46,6 +47,8 @@ pub(crate) struct Relations {
     base: Arc<SessionState>,
     pin: Arc<OnceLock<Arc<Pin>>>,
     rows: Arc<BTreeMap<String, Arc<dyn TableProvider>>>,
+    pending: Arc<Pending>,
+    zone: TimeZone,
     depth: usize,
 }
 
@@ -64,6 +67,8 @@ impl Relations {
             base: engine.base_state(),
             pin: Arc::default(),
             rows: Arc::default(),
+            pending: Arc::default(),
+            zone: TimeZone::utc(),
             depth: 0,
         }
     }
@@ -74,11 +79,26 @@ impl Relations {
         self
     }
 
+    /// The same with the changes of a transaction block on its tables.
+    pub(crate) fn with_pending(mut self, pending: Arc<Pending>) -> Relations {
+        self.pending = pending;
+        self
+    }
+
+    /// The same in a session with a time zone.
+    pub(crate) fn with_zone(mut self, zone: TimeZone) -> Relations {
+        self.zone = zone;
+        self
+    }
+
     /// A state for planning in which the statement's names resolve.
     pub(crate) fn state(&self) -> SessionState {
         let mut state = SessionStateBuilder::new_from_existing(self.base.as_ref().clone())
             .with_catalog_list(Arc::new(Database(self.clone())))
             .build();
+        if !self.zone.is_utc() {
+            sql::set_zone(state.config_mut().options_mut(), &self.zone);
+        }
         // The time that now() gives, for the whole statement.
         if self.depth == 0 {
             state.mark_start_execution();
@@ -115,6 +135,9 @@ impl Relations {
         if schema == ROWS_SCHEMA {
             return Ok(self.rows.get(name).map(Arc::clone));
         }
+        if pg_catalog::has_schema(schema) {
+            return pg_catalog::table(&self.catalog, schema, name);
+        }
         if schema == system_tables::SCHEMA {
             return system_tables::provider(&self.engine, name);
         }
@@ -149,6 +172,8 @@ impl Relations {
                 }
                 let mut inner = self.clone();
                 inner.depth += 1;
+                // A definition means the same in every session.
+                inner.zone = TimeZone::utc();
                 let plan = sql::plan_plain_view(&inner.state(), &view.query, &view.column_names).await?;
                 let schema = Arc::new(plan.schema().as_arrow().clone());
                 Ok(Some(Arc::new(PlainView { plan, schema })))
@@ -234,7 +259,10 @@ impl CatalogProvider for Schemas {
     }
 
     fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
-        let there = name == ROWS_SCHEMA || name == system_tables::SCHEMA || self.0.catalog.has_schema(name);
+        let there = name == ROWS_SCHEMA
+            || self.0.catalog.has_schema(name)
+            || pg_catalog::has_schema(name)
+            || name == system_tables::SCHEMA;
         there.then(|| Arc::new(Names { relations: self.0.clone(), schema: name.to_owned() }) as Arc<dyn SchemaProvider>)
     }
 }
@@ -356,6 +384,13 @@ impl TableProvider for Relation {
         let Some(pin) = self.relations.pin() else {
             return Err(sql::to_datafusion(Error::internal("a relation is scanned before its time is chosen")));
         };
+        let pending = self.relations.pending.of(self.object.id);
+        if pending.is_none()
+            && !self.relations.pending.is_empty()
+            && matches!(self.object.definition, Definition::MaterializedView(_))
+        {
+            return Err(sql::to_datafusion(own_changes(&format!("materialized view \"{}\"", self.object.name))));
+        }
         let predicate = match conjunction(filters.iter().cloned()) {
             Some(filter) => {
                 let schema = DFSchema::try_from(Arc::clone(&self.schema))?;
@@ -364,17 +399,28 @@ impl TableProvider for Relation {
             None => None,
         };
         let keys = lookup::keys(&self.schema, self.object.key(), filters)?;
-        scan_exec::kept(scan_exec::Kept {
+        let base_columns = if pending.is_some() && columns.is_empty() { vec![0] } else { columns.clone() };
+        let base = scan_exec::kept(scan_exec::Kept {
             pin: Arc::clone(pin),
             workers: self.relations.engine.coordinator().workers(),
             relation: self.object.id,
             schema: Arc::clone(&self.schema),
-            columns,
-            predicate,
+            columns: base_columns.clone(),
+            predicate: predicate.clone(),
             keys,
-            limit,
-        })
+            limit: if pending.is_some() { None } else { limit },
+        })?;
+        match pending {
+            None => Ok(base),
+            Some(net) => net.over(base, &base_columns, predicate.as_ref(), Arc::new(self.schema.project(&columns)?)),
+        }
     }
+}
+
+/// The error of reading what the transaction block's own changes are not in yet.
+pub(crate) fn own_changes(what: &str) -> Error {
+    Error::unsupported(format!("{what} cannot be read after a change in the same transaction block"))
+        .hint("COMMIT first: the block's changes are applied then, all at one time. Or read before changing; RETURNING gives the rows that a statement changed.")
 }
 
 fn has_subquery(filter: &Expr) -> Result<bool, DataFusionError> {

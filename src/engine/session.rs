@@ -1,34 +1,57 @@
 //! One client's state, and where its statements go.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use tokio_util::sync::CancellationToken;
 
-use crate::sql::{self, Statement, StatementKind};
-use crate::types::{Error, Result, Time};
+use crate::catalog::Catalog;
+use crate::sql::{
+    self, CursorStatement, Discard, Parameter, PreparedStatement, SetVariable, Statement, StatementKind, Transaction,
+};
+use crate::types::{Error, Result, SqlState, Time, TimeZone};
 
 use super::api::{Answer, Notice, Tag};
 use super::coordinator::ReadBound;
+use super::copy::{self, CopyIn};
 use super::database::Engine;
 use super::interrupt::Interrupt;
-use super::relations::Relations;
+use super::pending::Pending;
+use super::prepared::{self, Prepared};
+use super::read::Opened;
+use super::relations::{Relations, own_changes};
 use super::settings::{ReadMode, Settings};
+use super::sql_cursors::Cursors;
+use super::transaction::{Block, TransactionStatus};
 use super::{ddl, dml, read, show, sink_ddl};
 
-/// One client's state: settings and the times it has seen.
+/// The most prepared statements of a session.
+const PREPARED_MAX: usize = 10_000;
+
+/// One client's state: settings, what it prepared, its transaction block, and the times it has seen.
 pub struct Session {
     engine: Arc<Engine>,
     settings: Settings,
     /// The latest time that this session wrote or read at.
     last_seen: Time,
+    block: Option<Block>,
+    prepared: HashMap<String, Arc<Prepared>>,
+    cursors: Cursors,
 }
 
 impl Session {
     pub(crate) fn new(engine: Arc<Engine>) -> Session {
         // A client may come back over another connection: what it was told of stays visible.
         let last_seen = engine.last_write();
-        Session { engine, settings: Settings::default(), last_seen }
+        Session {
+            engine,
+            settings: Settings::default(),
+            last_seen,
+            block: None,
+            prepared: HashMap::new(),
+            cursors: Cursors::default(),
+        }
     }
 
     /// Splits and parses a text of statements. An error carries its position in the whole text.
@@ -40,20 +63,182 @@ impl Session {
     }
 
     /// Runs one statement. When `cancel` fires, it ends within a second with 57014, wherever it is.
-    /// Rows of the answer are read under the same token.
+    /// Rows of the answer are read under the same token; when they end with an error, call
+    /// [`Self::fail_block`].
     ///
     /// # Errors
     /// Those of the statement; positions count in the whole text that was parsed.
     pub async fn execute(&mut self, statement: &Statement, cancel: &CancellationToken) -> Result<Answer> {
-        let timeout = self.settings.statement_timeout();
-        let interrupt =
-            Interrupt::new(cancel.clone(), self.engine.closed().clone(), timeout, self.engine.query_threads());
-        let mut answer =
-            self.dispatch(statement, &interrupt).await.map_err(|error| in_whole_text(error, statement.offset))?;
-        if !self.settings.shows_notices() {
-            answer.notices_mut().clear();
+        let refused = sql::refuse_parameters(&statement.kind, &statement.text);
+        let answer = match refused {
+            Ok(()) => self.run(&statement.kind, cancel).await,
+            Err(error) => Err(error),
+        };
+        self.settle(answer, statement.offset)
+    }
+
+    /// Runs a prepared statement with values, like [`Self::execute`].
+    ///
+    /// # Errors
+    /// 08P01 for a wrong number of values; those of the statement.
+    pub async fn execute_prepared(
+        &mut self,
+        prepared: &Prepared,
+        parameters: &[Parameter],
+        cancel: &CancellationToken,
+    ) -> Result<Answer> {
+        let answer = match prepared.bind(&self.engine, parameters) {
+            Ok(kind) => self.run(&kind, cancel).await,
+            Err(error) => Err(error),
+        };
+        self.settle(answer, prepared.statement().offset)
+    }
+
+    /// Writes rows that the client has sent for a COPY.
+    ///
+    /// # Errors
+    /// 23505 and others of INSERT.
+    pub async fn finish_copy(&mut self, copy: CopyIn, cancel: &CancellationToken) -> Result<Answer> {
+        let interrupt = self.interrupt(cancel);
+        let answer = copy::finish(self, copy, &interrupt).await;
+        self.settle(answer, 0)
+    }
+
+    fn settle(&mut self, answer: Result<Answer>, offset: usize) -> Result<Answer> {
+        match answer {
+            Ok(mut answer) => {
+                if !self.settings.shows_notices() {
+                    answer.clear_notices();
+                }
+                Ok(answer)
+            }
+            Err(error) => {
+                self.fail_block();
+                Err(in_whole_text(error, offset))
+            }
         }
-        Ok(answer)
+    }
+
+    fn interrupt(&self, cancel: &CancellationToken) -> Interrupt {
+        let timeout = self.settings.statement_timeout();
+        Interrupt::new(cancel.clone(), self.engine.closed().clone(), timeout, self.engine.query_threads())
+    }
+
+    async fn run(&mut self, kind: &StatementKind, cancel: &CancellationToken) -> Result<Answer> {
+        let interrupt = self.interrupt(cancel);
+        if self.status() == TransactionStatus::Failed && !ends_failure(kind) {
+            return Err(failed_block());
+        }
+        self.check_in_block(kind)?;
+        self.dispatch(kind, &interrupt).await
+    }
+
+    /// Prepares a statement. `declared` are the parameters' types as far as the client gives them.
+    ///
+    /// # Errors
+    /// Those of planning the statement; 25P02 in a block that failed.
+    pub async fn prepare(&mut self, statement: Statement, declared: &[Option<DataType>]) -> Result<Prepared> {
+        let offset = statement.offset;
+        let prepared = if self.status() == TransactionStatus::Failed && !ends_failure(&statement.kind) {
+            Err(failed_block())
+        } else {
+            prepared::prepare(self, statement, declared).await
+        };
+        prepared.map_err(|error| {
+            self.fail_block();
+            in_whole_text(error, offset)
+        })
+    }
+
+    /// Keeps a prepared statement under a name.
+    ///
+    /// # Errors
+    /// 42P05, 54000.
+    pub fn keep_prepared(&mut self, name: &str, prepared: Arc<Prepared>) -> Result<()> {
+        self.check_prepared_name(name)?;
+        self.prepared.insert(name.to_owned(), prepared);
+        Ok(())
+    }
+
+    fn check_prepared_name(&self, name: &str) -> Result<()> {
+        if self.prepared.contains_key(name) {
+            return Err(Error::new(
+                SqlState::DuplicatePreparedStatement,
+                format!("prepared statement \"{name}\" already exists"),
+            )
+            .hint(format!("DEALLOCATE {name} first, or choose another name.")));
+        }
+        if self.prepared.len() >= PREPARED_MAX {
+            return Err(Error::new(
+                SqlState::ProgramLimitExceeded,
+                format!("a session may have at most {PREPARED_MAX} prepared statements"),
+            )
+            .hint("DEALLOCATE those that are done."));
+        }
+        Ok(())
+    }
+
+    /// A prepared statement by name.
+    ///
+    /// # Errors
+    /// 26000.
+    pub fn prepared(&self, name: &str) -> Result<Arc<Prepared>> {
+        self.prepared.get(name).cloned().ok_or_else(|| {
+            Error::new(SqlState::InvalidStatementName, format!("prepared statement \"{name}\" does not exist"))
+                .hint("PREPARE it first; prepared statements belong to one session.")
+        })
+    }
+
+    /// The columns of a cursor of SQL.
+    ///
+    /// # Errors
+    /// 34000.
+    pub fn cursor_schema(&self, name: &str) -> Result<SchemaRef> {
+        self.cursors.schema(name)
+    }
+
+    /// Drops a prepared statement if it is there.
+    pub fn forget_prepared(&mut self, name: &str) {
+        self.prepared.remove(name);
+    }
+
+    /// Where the session stands.
+    pub fn status(&self) -> TransactionStatus {
+        match &self.block {
+            None => TransactionStatus::Idle,
+            Some(block) if block.failed => TransactionStatus::Failed,
+            Some(_) => TransactionStatus::InBlock,
+        }
+    }
+
+    /// Something went wrong: an open block takes nothing more but its end.
+    pub fn fail_block(&mut self) {
+        if let Some(block) = &mut self.block {
+            block.fail();
+        }
+    }
+
+    /// The zone in which times are shown and read.
+    pub fn time_zone(&self) -> TimeZone {
+        self.settings.time_zone()
+    }
+
+    /// How long a transaction block may be left alone.
+    pub fn idle_in_transaction_timeout(&self) -> Option<std::time::Duration> {
+        self.settings.idle_in_transaction_timeout()
+    }
+
+    /// The value of a setting that clients are told of.
+    pub fn setting(&self, name: &str) -> Option<&str> {
+        self.settings.show(name).ok().map(|(_, value)| value)
+    }
+
+    /// Sets what the client asked for when it connected; `RESET` brings it back.
+    ///
+    /// # Errors
+    /// 42704, 22023, 0A000.
+    pub fn set_at_start(&mut self, name: &str, value: &str) -> Result<()> {
+        self.settings.set_at_start(name, value)
     }
 
     /// The columns of the rows that a statement would answer with; `None` when it gives no rows.
@@ -62,19 +247,38 @@ impl Session {
     /// # Errors
     /// Those of planning the statement.
     pub async fn describe(&self, statement: &Statement) -> Result<Option<SchemaRef>> {
-        let described = match &statement.kind {
+        self.describe_kind(&statement.kind).await.map_err(|error| in_whole_text(error, statement.offset))
+    }
+
+    pub(crate) async fn describe_kind(&self, kind: &StatementKind) -> Result<Option<SchemaRef>> {
+        match kind {
             StatementKind::Query(query) => {
                 let relations = self.relations();
-                sql::plan_query(&relations.state(), query)
+                let mut query = query.clone();
+                if sql::reads_settings(&query) {
+                    // Describing sets nothing.
+                    let settings = &self.settings;
+                    sql::resolve_settings(&mut query, &mut |name, value, missing_ok| match value {
+                        Some(value) => Ok(Some(value.to_owned())),
+                        None => current_setting(settings, name, missing_ok),
+                    })?;
+                }
+                sql::plan_query(&relations.state(), &query)
                     .await
                     .map(|plan| Some(crate::engine::read::shown_schema(plan.schema().as_arrow())))
             }
             StatementKind::Insert(_) | StatementKind::Update(_) | StatementKind::Delete(_) => {
-                dml::describe(self, statement).await
+                dml::describe(self, kind).await
             }
             StatementKind::Explain(_) => Ok(Some(show::explain_schema())),
             StatementKind::Show(what) => show::schema(self, what).map(Some),
             StatementKind::Describe(_) => Ok(Some(show::describe_schema())),
+            StatementKind::Prepared(PreparedStatement::Execute { name, .. }) => {
+                Ok(self.prepared(name)?.schema().map(Arc::clone))
+            }
+            StatementKind::Cursor(CursorStatement::Fetch(fetch)) if !fetch.is_move => {
+                self.cursors.schema(&fetch.name).map(Some)
+            }
             StatementKind::CreateTable(_)
             | StatementKind::CreateView(_)
             | StatementKind::CreateMaterializedView(_)
@@ -84,14 +288,114 @@ impl Session {
             | StatementKind::Drop(_)
             | StatementKind::Truncate(_)
             | StatementKind::Set(_)
+            | StatementKind::Transaction(_)
+            | StatementKind::Prepared(_)
+            | StatementKind::Cursor(_)
+            | StatementKind::Copy(_)
+            | StatementKind::Discard(_)
             | StatementKind::Flush => Ok(None),
-        };
-        described.map_err(|error| in_whole_text(error, statement.offset))
+        }
     }
 
-    async fn dispatch(&mut self, statement: &Statement, interrupt: &Interrupt) -> Result<Answer> {
-        match &statement.kind {
+    /// Refuses what the open block does not take.
+    fn check_in_block(&mut self, kind: &StatementKind) -> Result<()> {
+        let Some(block) = &mut self.block else { return Ok(()) };
+        let verb = match kind {
+            StatementKind::Transaction(_)
+            | StatementKind::Set(_)
+            | StatementKind::Show(_)
+            | StatementKind::Prepared(PreparedStatement::Prepare { .. } | PreparedStatement::Deallocate(_)) => {
+                return Ok(());
+            }
+            StatementKind::Discard(Discard::All) => {
+                return Err(Error::new(
+                    SqlState::ActiveTransaction,
+                    "DISCARD ALL cannot run inside a transaction block",
+                )
+                .hint("COMMIT or ROLLBACK first."));
+            }
+            StatementKind::Insert(_) => Some("INSERT"),
+            StatementKind::Update(_) => Some("UPDATE"),
+            StatementKind::Delete(_) => Some("DELETE"),
+            StatementKind::Truncate(_) => Some("TRUNCATE TABLE"),
+            kind if copy::writes(kind) => Some("COPY FROM"),
+            kind => ddl_tag(kind),
+        };
+        if block.ddl.is_some() {
+            return Err(Error::unsupported("a transaction block takes nothing else after a statement of DDL")
+                .hint("COMMIT first. Outside of a block each statement is by itself; drivers call that autocommit."));
+        }
+        block.used = true;
+        if let Some(verb) = verb
+            && block.read_only
+        {
+            return Err(Error::new(
+                SqlState::ReadOnlyTransaction,
+                format!("cannot execute {verb} in a read-only transaction"),
+            )
+            .hint("BEGIN READ WRITE, or SET default_transaction_read_only = off."));
+        }
+        if ddl_tag(kind).is_some() && block.wrote() {
+            return Err(Error::unsupported("DDL after other changes in one transaction block is not supported")
+                .hint("COMMIT first. Outside of a block each statement is by itself; drivers call that autocommit."));
+        }
+        Ok(())
+    }
+
+    async fn dispatch(&mut self, kind: &StatementKind, interrupt: &Interrupt) -> Result<Answer> {
+        if let (Some(tag), Some(block)) = (ddl_tag(kind), &mut self.block) {
+            block.ddl = Some(kind.clone());
+            return Ok(Answer::Done { tag: Tag::Plain(tag), notices: Vec::new() });
+        }
+        match kind {
             StatementKind::Query(query) => self.query(query, interrupt).await,
+            StatementKind::CreateTable(_)
+            | StatementKind::CreateView(_)
+            | StatementKind::CreateMaterializedView(_)
+            | StatementKind::CreateSink(_)
+            | StatementKind::CreateSchema { .. }
+            | StatementKind::Job(_)
+            | StatementKind::Drop(_) => self.define(kind, interrupt).await,
+            StatementKind::Insert(_)
+            | StatementKind::Update(_)
+            | StatementKind::Delete(_)
+            | StatementKind::Truncate(_) => dml::execute(self, kind, interrupt).await,
+            StatementKind::Explain(explain) => show::explain(self, explain, interrupt).await,
+            StatementKind::Show(what) => show::show(self, what),
+            StatementKind::Describe(describe) => show::describe(self, describe),
+            StatementKind::Set(set) => self.set(set),
+            StatementKind::Transaction(transaction) => self.transaction(transaction, interrupt).await,
+            StatementKind::Prepared(statement) => self.prepared_statement(statement, interrupt).await,
+            StatementKind::Cursor(statement) => self.cursor(statement, interrupt).await,
+            StatementKind::Copy(copy) => copy::copy(self, copy, interrupt).await,
+            StatementKind::Discard(what) => {
+                match what {
+                    Discard::All => {
+                        self.settings = self.settings.at_start();
+                        self.prepared.clear();
+                        self.cursors.close(None)?;
+                    }
+                    // A plan is made when a statement runs, and there are no sequences.
+                    Discard::Plans | Discard::Nothing => {}
+                }
+                let tag = match what {
+                    Discard::All => "DISCARD ALL",
+                    Discard::Plans => "DISCARD PLANS",
+                    Discard::Nothing => "DISCARD",
+                };
+                Ok(done(tag))
+            }
+            StatementKind::Flush => {
+                let coordinator = self.engine.coordinator().clone();
+                let time = interrupt.run(async move { coordinator.flush().await }).await?;
+                self.saw(time);
+                Ok(done("FLUSH"))
+            }
+        }
+    }
+
+    async fn define(&mut self, kind: &StatementKind, interrupt: &Interrupt) -> Result<Answer> {
+        match kind {
             StatementKind::CreateTable(create) => ddl::create_table(self, create, interrupt).await,
             StatementKind::CreateView(create) => ddl::create_view(self, create, interrupt).await,
             StatementKind::CreateMaterializedView(create) => {
@@ -103,36 +407,247 @@ impl Session {
                 ddl::create_schema(self, name, *if_not_exists, interrupt).await
             }
             StatementKind::Drop(drop) => ddl::drop(self, drop, interrupt).await,
-            StatementKind::Insert(_)
-            | StatementKind::Update(_)
-            | StatementKind::Delete(_)
-            | StatementKind::Truncate(_) => dml::execute(self, statement, interrupt).await,
-            StatementKind::Explain(explain) => show::explain(self, explain, interrupt).await,
-            StatementKind::Show(what) => show::show(self, what),
-            StatementKind::Describe(describe) => show::describe(self, describe),
-            StatementKind::Set(set) => {
-                let notice = self
-                    .settings
-                    .set(&set.name, set.value.as_deref())
-                    .map_err(|error| error.position_or(Some(set.position)))?;
-                let tag = if set.value.is_some() { "SET" } else { "RESET" };
-                Ok(Answer::Done { tag: Tag::Plain(tag), notices: notice.into_iter().collect() })
+            _ => Err(Error::internal("a statement that defines nothing")),
+        }
+    }
+
+    fn set(&mut self, set: &SetVariable) -> Result<Answer> {
+        let before = self.settings.show(&set.name).ok().map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let notice = self
+            .settings
+            .set(&set.name, set.value.as_deref())
+            .map_err(|error| error.position_or(Some(set.position)))?;
+        let mut notices: Vec<Notice> = notice.into_iter().collect();
+        if set.local {
+            match (&mut self.block, before) {
+                (Some(block), Some(before)) => block.locals.push(before),
+                (None, Some((name, value))) => {
+                    self.settings.restore(&name, value);
+                    notices.push(warning("SET LOCAL can only be used in transaction blocks"));
+                }
+                (_, None) => {}
             }
-            StatementKind::Flush => {
-                let coordinator = self.engine.coordinator().clone();
-                let time = interrupt.run(async move { coordinator.flush().await }).await?;
-                self.saw(time);
-                Ok(Answer::Done { tag: Tag::Plain("FLUSH"), notices: Vec::new() })
+        }
+        let tag = if set.value.is_some() || set.local { "SET" } else { "RESET" };
+        Ok(Answer::Done { tag: Tag::Plain(tag), notices })
+    }
+
+    async fn transaction(&mut self, transaction: &Transaction, interrupt: &Interrupt) -> Result<Answer> {
+        match transaction.clone() {
+            Transaction::Begin(modes) => {
+                if let Some(block) = &mut self.block {
+                    if let Some(read_only) = modes.read_only {
+                        block.read_only = read_only;
+                    }
+                    let notice = warning("there is already a transaction in progress");
+                    return Ok(Answer::Done { tag: Tag::Plain("BEGIN"), notices: vec![notice] });
+                }
+                self.begin(modes);
+                Ok(done("BEGIN"))
+            }
+            Transaction::Savepoint(name) => {
+                let settings = self.settings.clone();
+                self.open_block("SAVEPOINT")?.save(name, settings)?;
+                Ok(done("SAVEPOINT"))
+            }
+            Transaction::Release(name) => {
+                self.open_block("RELEASE SAVEPOINT")?.release(&name)?;
+                Ok(done("RELEASE"))
+            }
+            Transaction::RollbackTo(name) => {
+                self.settings = self.open_block("ROLLBACK TO SAVEPOINT")?.back_to(&name)?;
+                Ok(done("ROLLBACK"))
+            }
+            Transaction::Set(modes) => {
+                let Some(block) = &mut self.block else {
+                    let notice = warning("SET TRANSACTION can only be used in transaction blocks");
+                    return Ok(Answer::Done { tag: Tag::Plain("SET"), notices: vec![notice] });
+                };
+                if let Some(read_only) = modes.read_only {
+                    if block.read_only && !read_only && block.used {
+                        return Err(Error::new(
+                            SqlState::ActiveTransaction,
+                            "transaction read-write mode must be set before any query",
+                        )
+                        .hint("BEGIN READ WRITE."));
+                    }
+                    block.read_only = read_only;
+                }
+                Ok(done("SET"))
+            }
+            Transaction::SetDefault(modes) => {
+                if let Some(read_only) = modes.read_only {
+                    self.settings.set("default_transaction_read_only", Some(if read_only { "on" } else { "off" }))?;
+                }
+                Ok(done("SET"))
+            }
+            Transaction::Commit { chain } => {
+                let read_only = self.block.as_ref().map(|block| block.read_only);
+                let answer = self.commit(interrupt).await;
+                if chain && answer.is_ok() && read_only.is_some() {
+                    self.begin(sql::TransactionModes { read_only });
+                }
+                answer
+            }
+            Transaction::Rollback { chain } => {
+                let Some(block) = self.block.take() else {
+                    let notice = warning("there is no transaction in progress");
+                    return Ok(Answer::Done { tag: Tag::Plain("ROLLBACK"), notices: vec![notice] });
+                };
+                let read_only = Some(block.read_only);
+                self.roll_back(block);
+                if chain {
+                    self.begin(sql::TransactionModes { read_only });
+                }
+                Ok(done("ROLLBACK"))
             }
         }
     }
 
-    async fn query(&mut self, query: &sqlparser::ast::Query, interrupt: &Interrupt) -> Result<Answer> {
-        let opened = read::open(Arc::clone(&self.engine), self.relations(), Box::new(query.clone()), self.read_bound());
-        let opened = interrupt.run(opened).await?;
-        if let Some(pin) = &opened.pin {
-            self.saw(pin.time());
+    /// The block, failed or not.
+    fn open_block(&mut self, verb: &str) -> Result<&mut Block> {
+        self.block.as_mut().ok_or_else(|| {
+            Error::new(SqlState::NoActiveTransaction, format!("{verb} can only be used in transaction blocks"))
+                .hint("BEGIN first.")
+        })
+    }
+
+    fn begin(&mut self, modes: sql::TransactionModes) {
+        let read_only = self.settings.is_on("default_transaction_read_only");
+        let holder = self.engine.turns().holder();
+        self.block = Some(Block::new(self.settings.clone(), modes, read_only, holder));
+    }
+
+    fn roll_back(&mut self, block: Block) {
+        self.settings = block.settings;
+        self.cursors.end_block();
+    }
+
+    async fn commit(&mut self, interrupt: &Interrupt) -> Result<Answer> {
+        let Some(mut block) = self.block.take() else {
+            let notice = warning("there is no transaction in progress");
+            return Ok(Answer::Done { tag: Tag::Plain("COMMIT"), notices: vec![notice] });
+        };
+        if block.failed {
+            self.roll_back(block);
+            return Ok(done("ROLLBACK"));
         }
+        self.cursors.end_block();
+        let before = block.settings.clone();
+        for (name, value) in std::mem::take(&mut block.locals).into_iter().rev() {
+            self.settings.restore(&name, value);
+        }
+        let result = match block.ddl.take() {
+            Some(kind) => {
+                let answer = self.define(&kind, interrupt).await;
+                answer.map(|mut answer| answer.notices_mut().map(std::mem::take).unwrap_or_default())
+            }
+            None => {
+                let (writes, writers, turns) = block.into_writes();
+                dml::apply(self, writes, writers, turns, interrupt).await.map(|()| Vec::new())
+            }
+        };
+        match result {
+            Ok(notices) => Ok(Answer::Done { tag: Tag::Plain("COMMIT"), notices }),
+            Err(error) => {
+                self.settings = before;
+                Err(error.without_position())
+            }
+        }
+    }
+
+    async fn prepared_statement(&mut self, statement: &PreparedStatement, interrupt: &Interrupt) -> Result<Answer> {
+        match statement {
+            PreparedStatement::Prepare { name, types, statement } => {
+                self.check_prepared_name(name)?;
+                let statement = Statement { text: String::new(), offset: 0, kind: statement.as_ref().clone() };
+                let declared: Vec<Option<DataType>> = types.iter().cloned().map(Some).collect();
+                let prepared = prepared::prepare(self, statement, &declared).await?;
+                self.prepared.insert(name.clone(), Arc::new(prepared));
+                Ok(done("PREPARE"))
+            }
+            PreparedStatement::Execute { name, arguments } => {
+                let kind = self.prepared(name)?.bind_expressions(name, arguments)?;
+                self.check_in_block(&kind)?;
+                // The positions of the prepared text mean nothing in this one.
+                let answer = match &kind {
+                    StatementKind::Query(query) => self.query(query, interrupt).await,
+                    StatementKind::Insert(_) | StatementKind::Update(_) | StatementKind::Delete(_) => {
+                        dml::execute(self, &kind, interrupt).await
+                    }
+                    _ => Err(Error::unsupported("EXECUTE of this statement is not supported")
+                        .hint("Run it through the protocol that prepared it, or send its text.")),
+                };
+                answer.map_err(Error::without_position)
+            }
+            PreparedStatement::Deallocate(None) => {
+                self.prepared.clear();
+                Ok(done("DEALLOCATE ALL"))
+            }
+            PreparedStatement::Deallocate(Some(name)) => {
+                self.prepared(name)?;
+                self.prepared.remove(name);
+                Ok(done("DEALLOCATE"))
+            }
+        }
+    }
+
+    async fn cursor(&mut self, statement: &CursorStatement, interrupt: &Interrupt) -> Result<Answer> {
+        match statement {
+            CursorStatement::Declare { name, hold, query } => {
+                if self.block.is_none() && !hold {
+                    return Err(Error::new(
+                        SqlState::NoActiveTransaction,
+                        "DECLARE CURSOR can only be used in transaction blocks",
+                    )
+                    .hint("BEGIN first, or write WITH HOLD."));
+                }
+                self.cursors.check_new(name)?;
+                let opened = self.open(query, interrupt).await?;
+                self.cursors.declare(name.clone(), *hold, opened.schema, opened.rows);
+                Ok(done("DECLARE CURSOR"))
+            }
+            CursorStatement::Fetch(fetch) => self.cursors.fetch(fetch, interrupt).await,
+            CursorStatement::Close(name) => {
+                self.cursors.close(name.as_deref())?;
+                Ok(done(if name.is_some() { "CLOSE CURSOR" } else { "CLOSE CURSOR ALL" }))
+            }
+        }
+    }
+
+    /// Opens a query at the time that the session's settings and its block give.
+    async fn open(&mut self, query: &sqlparser::ast::Query, interrupt: &Interrupt) -> Result<Opened> {
+        let wrote = self.block.as_ref().is_some_and(Block::wrote);
+        let bound = self.block.as_ref().and_then(Block::read_bound).unwrap_or_else(|| self.read_bound());
+        let mut query = Box::new(query.clone());
+        if sql::reads_settings(&query) {
+            sql::resolve_settings(&mut query, &mut |name, value, flag| match value {
+                None => current_setting(&self.settings, name, flag),
+                Some(value) => {
+                    let set =
+                        SetVariable { name: name.to_owned(), value: Some(value.to_owned()), position: 1, local: flag };
+                    self.set(&set).map_err(Error::without_position)?;
+                    Ok(Some(value.to_owned()))
+                }
+            })?;
+        }
+        let (engine, relations) = (Arc::clone(&self.engine), self.relations());
+        let opened = interrupt.run(read::open(engine, relations, query, bound)).await?;
+        if let Some(pin) = &opened.pin {
+            if wrote {
+                return Err(own_changes("tables and views"));
+            }
+            self.saw(pin.time());
+            if let Some(block) = &mut self.block {
+                let relations = self.engine.catalog().objects().map(|object| object.id).collect::<Vec<_>>();
+                block.keep_time(self.engine.coordinator(), pin.time(), relations.into_iter());
+            }
+        }
+        Ok(opened)
+    }
+
+    pub(crate) async fn query(&mut self, query: &sqlparser::ast::Query, interrupt: &Interrupt) -> Result<Answer> {
+        let opened = self.open(query, interrupt).await?;
         let rows = interrupt.stream(opened.rows);
         Ok(Answer::Rows { schema: opened.schema, rows, tag: Tag::Select, notices: Vec::new() })
     }
@@ -145,9 +660,34 @@ impl Session {
         &self.settings
     }
 
+    /// The open block, unless it failed.
+    pub(crate) fn block(&self) -> Option<&Block> {
+        self.block.as_ref().filter(|block| !block.failed)
+    }
+
+    /// The open block, unless it failed.
+    pub(crate) fn block_mut(&mut self) -> Option<&mut Block> {
+        self.block.as_mut().filter(|block| !block.failed)
+    }
+
+    /// What the open block changed.
+    pub(crate) fn pending(&self) -> Arc<Pending> {
+        self.block().map(|block| Arc::clone(&block.pending)).unwrap_or_default()
+    }
+
     /// The relations as they are now.
     pub(crate) fn relations(&self) -> Relations {
-        Relations::new(&self.engine, self.engine.catalog())
+        self.relations_of(self.engine.catalog())
+    }
+
+    /// The relations as definitions see them: the same in every session.
+    pub(crate) fn definitions(&self) -> Relations {
+        self.relations().with_zone(TimeZone::utc())
+    }
+
+    /// The relations of a version of the catalog.
+    pub(crate) fn relations_of(&self, catalog: Arc<Catalog>) -> Relations {
+        Relations::new(&self.engine, catalog).with_zone(self.time_zone())
     }
 
     /// Remembers a time, so that later reads are not before it.
@@ -178,10 +718,75 @@ fn in_whole_text(error: Error, offset: usize) -> Error {
     }
 }
 
+fn current_setting(settings: &Settings, name: &str, missing_ok: bool) -> Result<Option<String>> {
+    match settings.show(name) {
+        Ok((_, value)) => Ok(Some(value.to_owned())),
+        Err(_) if missing_ok => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// True for what a failed block takes.
+fn ends_failure(kind: &StatementKind) -> bool {
+    matches!(
+        kind,
+        StatementKind::Transaction(
+            Transaction::Commit { .. } | Transaction::Rollback { .. } | Transaction::RollbackTo(_)
+        )
+    )
+}
+
+fn failed_block() -> Error {
+    Error::new(
+        SqlState::InFailedTransaction,
+        "current transaction is aborted, commands ignored until end of transaction block",
+    )
+    .hint("ROLLBACK, then run the block again.")
+}
+
+fn warning(message: &str) -> Notice {
+    Notice { message: message.to_owned(), hint: None }
+}
+
+fn done(tag: &'static str) -> Answer {
+    Answer::Done { tag: Tag::Plain(tag), notices: Vec::new() }
+}
+
+/// The tag of a statement of DDL; `None` for others.
+fn ddl_tag(kind: &StatementKind) -> Option<&'static str> {
+    Some(match kind {
+        StatementKind::CreateTable(_) => "CREATE TABLE",
+        StatementKind::CreateView(_) => "CREATE VIEW",
+        StatementKind::CreateMaterializedView(_) => "CREATE MATERIALIZED VIEW",
+        StatementKind::CreateSchema { .. } => "CREATE SCHEMA",
+        StatementKind::CreateSink(_) => "CREATE SINK",
+        StatementKind::Job(command) => match command.action {
+            sql::JobAction::Pause => "PAUSE JOB",
+            sql::JobAction::Resume => "RESUME JOB",
+            sql::JobAction::Cancel => "CANCEL JOB",
+        },
+        StatementKind::Drop(drop) => match drop.kind {
+            sql::ObjectKind::Table => "DROP TABLE",
+            sql::ObjectKind::View => "DROP VIEW",
+            sql::ObjectKind::MaterializedView => "DROP MATERIALIZED VIEW",
+            sql::ObjectKind::Schema => "DROP SCHEMA",
+            sql::ObjectKind::Sink => "DROP SINK",
+        },
+        _ => return None,
+    })
+}
+
 impl Answer {
-    fn notices_mut(&mut self) -> &mut Vec<Notice> {
+    fn notices_mut(&mut self) -> Option<&mut Vec<Notice>> {
         match self {
-            Answer::Done { notices, .. } | Answer::Rows { notices, .. } => notices,
+            Answer::Done { notices, .. } | Answer::Rows { notices, .. } => Some(notices),
+            Answer::CopyOut { .. } | Answer::CopyIn(_) => None,
+        }
+    }
+
+    fn clear_notices(&mut self) {
+        if let Some(notices) = self.notices_mut() {
+            notices.clear();
         }
     }
 }

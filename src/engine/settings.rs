@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::catalog::near_miss;
-use crate::types::{Error, Result, SqlState};
+use crate::types::{Error, Result, SqlState, TimeZone};
 
 use super::api::Notice;
 
@@ -29,6 +29,10 @@ enum Kind {
     Choice(&'static [&'static str]),
     /// Spellings of the one value that there is; it is shown as the default is.
     Only(&'static [&'static str], &'static str),
+    /// A time zone.
+    Zone,
+    /// on or off.
+    Switch,
     /// An integer in a range, ends included.
     Integer(i64, i64),
     /// Milliseconds, or a number with a unit.
@@ -49,6 +53,7 @@ struct Setting {
 }
 
 const ON: &[&str] = &["on", "true", "yes", "1"];
+const OFF: &[&str] = &["off", "false", "no", "0"];
 
 /// All settings by name.
 const SETTINGS: &[Setting] = &[
@@ -67,10 +72,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         name: "TimeZone",
         default: "UTC",
-        kind: Kind::Only(
-            &["utc", "etc/utc", "gmt", "z", "zulu", "0", "+00", "+00:00"],
-            "Times are shown in UTC; AT TIME ZONE converts one.",
-        ),
+        kind: Kind::Zone,
         description: "Time zone of timestamps with time zone.",
     },
     Setting { name: "application_name", default: "", kind: Kind::Text, description: "The client's own name." },
@@ -105,12 +107,39 @@ const SETTINGS: &[Setting] = &[
         description: "How often the clock ticks while there is work.",
     },
     Setting {
+        name: "default_transaction_isolation",
+        default: "repeatable read",
+        kind: Kind::Only(
+            &["repeatable read", "read committed", "read uncommitted"],
+            "A statement and a block read one time and write one time.",
+        ),
+        description: "The isolation level of new transaction blocks.",
+    },
+    Setting {
+        name: "default_transaction_read_only",
+        default: "off",
+        kind: Kind::Switch,
+        description: "New transaction blocks only read.",
+    },
+    Setting {
         name: "extra_float_digits",
         default: "1",
         kind: Kind::Integer(1, 3),
         description: "Above 0: floating-point numbers are shown in as many digits as tell them apart.",
     },
+    Setting {
+        name: "idle_in_transaction_session_timeout",
+        default: "300000",
+        kind: Kind::Milliseconds,
+        description: "How long a transaction block may be left alone before its connection ends; 0: for ever.",
+    },
     Setting { name: "integer_datetimes", default: "on", kind: Kind::ReadOnly, description: "Timestamps are integers." },
+    Setting {
+        name: "jit",
+        default: "off",
+        kind: Kind::Only(OFF, "Queries are not compiled to machine code."),
+        description: "Queries are compiled to machine code.",
+    },
     Setting {
         name: "max_identifier_length",
         default: "63",
@@ -165,9 +194,12 @@ const SETTINGS: &[Setting] = &[
     },
     Setting {
         name: "transaction_isolation",
-        default: "serializable",
-        kind: Kind::ReadOnly,
-        description: "A statement reads one time and writes one time.",
+        default: "repeatable read",
+        kind: Kind::Only(
+            &["repeatable read", "read committed", "read uncommitted"],
+            "A statement and a block read one time and write one time.",
+        ),
+        description: "A statement and a block read one time and write one time.",
     },
 ];
 
@@ -198,11 +230,14 @@ fn invalid(name: &str, value: &str) -> Error {
 pub(crate) struct Settings {
     /// In the order of [`SETTINGS`].
     values: Vec<String>,
+    /// What RESET brings back: the defaults, and what the client set when it connected.
+    start: Vec<String>,
 }
 
 impl Default for Settings {
     fn default() -> Settings {
-        Settings { values: SETTINGS.iter().map(|setting| setting.default.to_owned()).collect() }
+        let values: Vec<String> = SETTINGS.iter().map(|setting| setting.default.to_owned()).collect();
+        Settings { start: values.clone(), values }
     }
 }
 
@@ -213,7 +248,7 @@ impl Settings {
     /// 42704 for an unknown name, 22023 for a value that is not allowed, 0A000 for what is not built.
     pub(crate) fn set(&mut self, name: &str, value: Option<&str>) -> Result<Option<Notice>> {
         if name == "all" && value.is_none() {
-            *self = Settings::default();
+            *self = self.at_start();
             return Ok(None);
         }
         let (index, setting) = find(name)?;
@@ -221,7 +256,7 @@ impl Settings {
             return Err(Error::internal("a setting without a value"));
         };
         let Some(value) = value else {
-            setting.default.clone_into(cell);
+            *cell = self.start.get(index).cloned().unwrap_or_default();
             return Ok(None);
         };
         let lower = value.trim().to_lowercase();
@@ -237,6 +272,18 @@ impl Settings {
                 return Err(
                     invalid(setting.name, value).hint(format!("{reason} The only value is {}.", setting.default))
                 );
+            }
+            Kind::Zone => match TimeZone::parse(value) {
+                Some(zone) => zone.name().to_owned(),
+                None => {
+                    return Err(invalid(setting.name, value)
+                        .hint("Give a name such as Europe/Berlin, or hours east of Greenwich such as 2."));
+                }
+            },
+            Kind::Switch if ON.contains(&lower.as_str()) => "on".into(),
+            Kind::Switch if OFF.contains(&lower.as_str()) => "off".into(),
+            Kind::Switch => {
+                return Err(invalid(setting.name, value).hint("Write on or off."));
             }
             Kind::Integer(least, most) => match lower.parse::<i64>() {
                 Ok(number) if (*least..=*most).contains(&number) => number.to_string(),
@@ -271,6 +318,40 @@ impl Settings {
         Ok(notice)
     }
 
+    /// Sets what the client asked for when it connected.
+    ///
+    /// # Errors
+    /// As [`Self::set`].
+    pub(crate) fn set_at_start(&mut self, name: &str, value: &str) -> Result<()> {
+        self.set(name, Some(value))?;
+        self.start.clone_from(&self.values);
+        Ok(())
+    }
+
+    /// The values that RESET brings back.
+    pub(crate) fn at_start(&self) -> Settings {
+        Settings { values: self.start.clone(), start: self.start.clone() }
+    }
+
+    /// Puts a value back that [`Self::show`] gave.
+    pub(crate) fn restore(&mut self, name: &str, value: String) {
+        if let Ok((index, _)) = find(name)
+            && let Some(cell) = self.values.get_mut(index)
+        {
+            *cell = value;
+        }
+    }
+
+    /// The zone in which times are shown and read.
+    pub(crate) fn time_zone(&self) -> TimeZone {
+        TimeZone::parse(self.value("TimeZone")).unwrap_or_else(TimeZone::utc)
+    }
+
+    /// True when a switch is on.
+    pub(crate) fn is_on(&self, name: &str) -> bool {
+        self.value(name) == "on"
+    }
+
     /// The documented name and value of a setting.
     ///
     /// # Errors
@@ -297,6 +378,12 @@ impl Settings {
     /// How long a statement may take.
     pub(crate) fn statement_timeout(&self) -> Option<Duration> {
         let millis: u64 = self.value("statement_timeout").parse().unwrap_or(0);
+        (millis > 0).then(|| Duration::from_millis(millis))
+    }
+
+    /// How long a transaction block may be left alone.
+    pub(crate) fn idle_in_transaction_timeout(&self) -> Option<Duration> {
+        let millis: u64 = self.value("idle_in_transaction_session_timeout").parse().unwrap_or(0);
         (millis > 0).then(|| Duration::from_millis(millis))
     }
 
@@ -369,9 +456,11 @@ mod tests {
     fn what_has_no_effect_is_refused_or_said() {
         let mut settings = Settings::default();
         assert_eq!(
-            settings.set("timezone", Some("Europe/Berlin")).unwrap_err().code(),
+            settings.set("timezone", Some("Europe/Nowhere")).unwrap_err().code(),
             SqlState::InvalidParameterValue
         );
+        assert!(settings.set("timezone", Some("europe/berlin")).unwrap().is_none());
+        assert_eq!(settings.show("timezone").unwrap(), ("TimeZone", "Europe/Berlin"));
         assert!(settings.set("timezone", Some("Etc/UTC")).unwrap().is_none());
         assert_eq!(settings.show("timezone").unwrap(), ("TimeZone", "UTC"));
         assert_eq!(settings.set("server_version", Some("9")).unwrap_err().code(), SqlState::InvalidParameterValue);

@@ -15,6 +15,7 @@ use super::database::columns;
 use super::ddl::no_object;
 use super::interrupt::Interrupt;
 use super::session::Session;
+use super::settings::Settings;
 use super::system_tables;
 
 fn schema_of(columns: &[(&str, DataType)]) -> SchemaRef {
@@ -53,24 +54,43 @@ pub(crate) fn schema(session: &Session, show: &Show) -> Result<SchemaRef> {
             ("error", text),
             ("rows", DataType::Int64),
         ]),
-        Show::Jobs => schema_of(&[
-            ("id", DataType::Int64),
-            ("name", text.clone()),
-            ("kind", text.clone()),
-            ("status", text.clone()),
-            ("error", text),
-            ("since", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))),
-            ("rows_in", DataType::Int64),
-            ("rows_out", DataType::Int64),
-            ("lag_ms", DataType::Int64),
-        ]),
+        Show::Jobs => jobs_schema(),
         Show::Sources => sources()?.schema(),
         Show::Create(_, _) => schema_of(&[("name", text.clone()), ("create_statement", text)]),
-        Show::Variable(name) if name == "all" => {
-            schema_of(&[("name", text.clone()), ("setting", text.clone()), ("description", text)])
-        }
+        Show::Variable(name) if name == "all" => settings_schema(),
         Show::Variable(name) => schema_of(&[(session.settings().show(name)?.0, text)]),
     })
+}
+
+/// The columns of `SHOW JOBS`.
+pub(crate) fn jobs_schema() -> SchemaRef {
+    let text = DataType::Utf8;
+    schema_of(&[
+        ("id", DataType::Int64),
+        ("name", text.clone()),
+        ("kind", text.clone()),
+        ("status", text.clone()),
+        ("error", text),
+        ("since", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()))),
+        ("rows_in", DataType::Int64),
+        ("rows_out", DataType::Int64),
+        ("lag_ms", DataType::Int64),
+    ])
+}
+
+/// The columns of `SHOW ALL`.
+pub(crate) fn settings_schema() -> SchemaRef {
+    schema_of(&[("name", DataType::Utf8), ("setting", DataType::Utf8), ("description", DataType::Utf8)])
+}
+
+/// The rows of `SHOW ALL`.
+pub(crate) fn settings_columns(settings: &Settings) -> Vec<ArrayRef> {
+    let all: Vec<_> = settings.all().collect();
+    vec![
+        texts(all.iter().map(|(name, _, _)| *name)),
+        texts(all.iter().map(|(_, value, _)| *value)),
+        texts(all.iter().map(|(_, _, description)| *description)),
+    ]
 }
 
 /// `SHOW`.
@@ -99,15 +119,7 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
             check_kind(&object, *kind, name)?;
             rows(schema, vec![texts([object.qualified_name()]), texts([object.text.as_str()])], "SHOW")
         }
-        Show::Variable(name) if name == "all" => {
-            let all: Vec<_> = session.settings().all().collect();
-            let columns = vec![
-                texts(all.iter().map(|(name, _, _)| *name)),
-                texts(all.iter().map(|(_, value, _)| *value)),
-                texts(all.iter().map(|(_, _, description)| *description)),
-            ];
-            rows(schema, columns, "SHOW")
-        }
+        Show::Variable(name) if name == "all" => rows(schema, settings_columns(session.settings()), "SHOW"),
         Show::Variable(name) => rows(schema, vec![texts([session.settings().show(name)?.1])], "SHOW"),
     }
 }
@@ -159,7 +171,8 @@ fn sink_columns(session: &Session) -> Vec<ArrayRef> {
     ]
 }
 
-fn job_columns(jobs: &[JobInfo]) -> Vec<ArrayRef> {
+/// The rows of `SHOW JOBS`.
+pub(crate) fn job_columns(jobs: &[JobInfo]) -> Vec<ArrayRef> {
     let numbers = |of: &dyn Fn(&JobInfo) -> u64| -> ArrayRef {
         Arc::new(Int64Array::from_iter_values(jobs.iter().map(|job| i64::try_from(of(job)).unwrap_or(i64::MAX))))
     };
@@ -268,7 +281,10 @@ pub(crate) fn explain_schema() -> SchemaRef {
 /// # Errors
 /// Those of planning.
 pub(crate) async fn explain(session: &Session, explain: &Explain, interrupt: &Interrupt) -> Result<Answer> {
-    let relations = session.relations();
+    let relations = match explain {
+        Explain::Query(_) => session.relations(),
+        Explain::View(_) => session.definitions(),
+    };
     let explain = explain.clone();
     let lines = interrupt
         .run(async move {

@@ -32,7 +32,7 @@ pub(crate) async fn create_sink(session: &Session, create: &CreateSink, interrup
     if let Some(notice) = ddl::check_new(&session.engine().catalog(), &create.name, create.if_not_exists)? {
         return Ok(Answer::Done { tag: TAG, notices: vec![notice] });
     }
-    let (engine, relations, of) = (Arc::clone(session.engine()), session.relations(), create.clone());
+    let (engine, relations, of) = (Arc::clone(session.engine()), session.definitions(), create.clone());
     let defined = interrupt.run(async move { sink(&engine, &relations, &of).await }).await?;
     if let Some(RelationKind::Sink { target, .. }) = &defined.kind {
         target.sink.check_new().map_err(|error| error.position_or(Some(create.name.position)))?;
@@ -233,6 +233,11 @@ pub(crate) async fn insert(session: &Session, insert: &ast::Insert, interrupt: &
     let Definition::Table(table) = &object.definition else { return Ok(None) };
     if table.connector.is_none() {
         return Ok(None);
+    }
+    if session.block().is_some() {
+        return Err(Error::unsupported("starting a job in a transaction block is not supported")
+            .hint("COMMIT first: INSERT into a table with a connector starts a job.")
+            .position(into.position));
     }
     let refused = |what: &str| {
         Error::unsupported(format!("{what} of an INSERT into a table with a connector is not supported"))

@@ -11,6 +11,8 @@ use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
 
 use super::database::Engine;
+use super::settings::Settings;
+use super::show;
 use super::source_progress::{Seen, SplitProgress};
 use crate::catalog::{Definition, Object};
 use crate::types::{Error, Result, Time};
@@ -30,6 +32,26 @@ const TIME: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 
 /// All of them, by name.
 const TABLES: &[SystemTable] = &[
+    SystemTable {
+        name: "jobs",
+        columns: &[
+            ("id", DataType::Int64),
+            ("name", DataType::Utf8),
+            ("kind", DataType::Utf8),
+            ("status", DataType::Utf8),
+            ("error", DataType::Utf8),
+            ("since", TIME),
+            ("rows_in", DataType::Int64),
+            ("rows_out", DataType::Int64),
+            ("lag_ms", DataType::Int64),
+        ],
+        rows: |engine| show::job_columns(&engine.jobs()),
+    },
+    SystemTable {
+        name: "settings",
+        columns: &[("name", DataType::Utf8), ("setting", DataType::Utf8), ("description", DataType::Utf8)],
+        rows: |_| show::settings_columns(&Settings::default()),
+    },
     SystemTable {
         name: "sources",
         columns: &[

@@ -22,6 +22,7 @@ pub(crate) fn fields(error: &Error) -> ErrorFields {
     if error.code() == SqlState::InternalError {
         tracing::error!(error = %error, detail = error.detail_text(), "internal error sent to a client");
     }
+    super::metrics::error(error.code());
     // A zero byte would end a field of the wire early.
     let clean = |text: &str| {
         if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text.to_owned() }

@@ -8,7 +8,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::{http, pgwire};
+use super::{http, metrics, pgwire};
 use crate::engine::Engine;
 use crate::env::Env;
 use crate::types::{Error, Result, SqlState};
@@ -51,6 +51,7 @@ impl BoundSockets {
     pub fn serve(self, engine: Arc<Engine>, env: Env) -> Result<Server> {
         let address = |listener: &Option<TcpListener>| listener.as_ref().map(TcpListener::local_addr).transpose();
         let addresses = ServerAddresses { pg: address(&self.pg)?, http: address(&self.http)? };
+        metrics::start();
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         if let Some(listener) = self.pg {

@@ -8,9 +8,13 @@
 //!
 //! Deliberately absent: plans, and anything that decides what a statement means.
 
+mod copy;
 mod errors;
+mod from_binary;
 mod http;
 mod listen;
+mod metrics;
+mod pg_types;
 mod pgwire;
 
 pub use listen::{BoundSockets, Listen, Server, ServerAddresses};

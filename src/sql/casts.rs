@@ -26,8 +26,9 @@ use super::cast_text::{
     uuid_from_text, uuid_to_text,
 };
 use super::errors::{from_arrow, to_arrow, to_datafusion};
-use super::types::sql_name;
-use crate::types::{Error, SqlState};
+use super::types::{UTC, sql_name};
+use super::zone::{names_zone, zone_of};
+use crate::types::{Error, SqlState, TimeZone};
 
 /// The function's name in plans.
 pub(crate) const NAME: &str = "pg_cast";
@@ -110,7 +111,8 @@ impl ScalarUDFImpl for PgCast {
         };
         let constant = matches!(value, ColumnarValue::Scalar(_));
         let values = value.to_array(if constant { 1 } else { args.number_rows })?;
-        let values = cast_array(&values, &self.target).map_err(to_datafusion)?;
+        let zone = zone_of(&args.config_options);
+        let values = cast_array_in(&values, &self.target, &zone).map_err(to_datafusion)?;
         if constant {
             Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&values, 0)?))
         } else {
@@ -122,7 +124,47 @@ impl ScalarUDFImpl for PgCast {
 const STRICT: CastOptions<'static> = CastOptions { safe: false, format_options: FormatOptions::new() };
 const LENIENT: CastOptions<'static> = CastOptions { safe: true, format_options: FormatOptions::new() };
 
-/// Casts an array as PostgreSQL does.
+/// Casts an array as PostgreSQL does in a session with a time zone.
+///
+/// # Errors
+/// As [`cast_array`].
+pub fn cast_array_in(values: &ArrayRef, to: &DataType, zone: &TimeZone) -> Result<ArrayRef, Error> {
+    if zone.is_utc() {
+        return cast_array(values, to);
+    }
+    let micros = DataType::Timestamp(arrow::datatypes::TimeUnit::Microsecond, Some(UTC.into()));
+    match (values.data_type(), to) {
+        (from, to) if is_text(from) && *to == micros => {
+            let parsed = cast_array(values, to)?;
+            let texts = cast_with_options(values, &DataType::Utf8, &STRICT).map_err(|error| from_arrow(&error))?;
+            let moments = texts.as_string::<i32>().iter().zip(parsed.as_primitive::<TimestampMicrosecondType>());
+            let moments: PrimitiveArray<TimestampMicrosecondType> = moments
+                .map(|(text, moment)| match (text, moment) {
+                    (Some(text), Some(moment)) if !names_zone(text) => Some(zone.utc_of_local(moment)),
+                    (_, moment) => moment,
+                })
+                .collect();
+            Ok(Arc::new(moments.with_timezone(UTC)))
+        }
+        (DataType::Timestamp(_, Some(_)), DataType::Utf8) => {
+            let values = cast_with_options(values, &micros, &STRICT).map_err(|error| from_arrow(&error))?;
+            texts::<TimestampMicrosecondType>(&values, |moment| {
+                let mut offset = String::new();
+                zone.write_offset_at(moment, &mut offset);
+                let text = timestamp_to_text(zone.local(moment), false)?;
+                // The era comes last.
+                Ok(match text.strip_suffix(" BC") {
+                    Some(text) => format!("{text}{offset} BC"),
+                    None => format!("{text}{offset}"),
+                })
+            })
+            .map_err(|error| from_arrow(&error))
+        }
+        _ => cast_array(values, to),
+    }
+}
+
+/// Casts an array as PostgreSQL does; texts of times without a zone are in UTC.
 ///
 /// # Errors
 /// 22P02 for texts that are no value of the type, 22003 for numbers out of its range.

@@ -33,6 +33,7 @@ use super::errors::to_datafusion;
 use super::functions::round_to_even;
 use super::timestamps::timestamp_difference;
 use super::types::{UTC, sql_name};
+use super::zoned;
 use crate::types::{Error, SqlState};
 
 /// Puts the meaning into a plan that has not been analysed.
@@ -93,7 +94,7 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                     None => Transformed::no(Expr::BinaryExpr(binary)),
                 },
                 Expr::Between(mut between) => {
-                    let operands = vec![*between.expr, *between.low, *between.high];
+                    let operands = with_zoned_literals(vec![*between.expr, *between.low, *between.high], schema);
                     let [expr, low, high] = <[Expr; 3]>::try_from(as_doubles(operands, schema, Doubles::Compared))
                         .map_err(|_| to_datafusion(Error::internal("operands of BETWEEN are lost")))?;
                     (between.expr, between.low, between.high) = (Box::new(expr), Box::new(low), Box::new(high));
@@ -211,6 +212,22 @@ fn as_doubles(expressions: Vec<Expr>, schema: &DFSchema, doubles: Doubles) -> Ve
         .collect()
 }
 
+/// Gives texts that stand beside a timestamptz the cast that knows the session's zone; DataFusion's
+/// own would take them for UTC.
+fn with_zoned_literals(operands: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
+    let zoned = |operand: &Expr| operand.get_type(schema).ok().filter(|t| matches!(t, DataType::Timestamp(_, Some(_))));
+    let Some(target) = operands.iter().find_map(zoned) else { return operands };
+    operands
+        .into_iter()
+        .map(|operand| match operand {
+            Expr::Literal(ScalarValue::Utf8(Some(text)), metadata) => {
+                cast(Expr::Literal(ScalarValue::Utf8(Some(text)), metadata), &DataType::Utf8, &target)
+            }
+            other => other,
+        })
+        .collect()
+}
+
 fn is_comparison(operator: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     matches!(operator, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
@@ -225,7 +242,8 @@ fn compared(binary: BinaryExpr, schema: &DFSchema) -> DataFusionResult<BinaryExp
             return Err(to_datafusion(undefined_operator(&op.to_string(), &[sql_name(&a), sql_name(&b)])));
         }
     }
-    let mut operands = as_doubles(vec![*left, *right], schema, Doubles::Compared).into_iter();
+    let operands = with_zoned_literals(vec![*left, *right], schema);
+    let mut operands = as_doubles(operands, schema, Doubles::Compared).into_iter();
     let (left, right) = (operands.next().unwrap_or_default(), operands.next().unwrap_or_default());
     Ok(BinaryExpr { left: Box::new(left), op, right: Box::new(right) })
 }
@@ -326,20 +344,19 @@ fn call_with_meaning(mut call: ScalarFunction, schema: &DFSchema) -> Expr {
     Expr::ScalarFunction(call)
 }
 
-/// `value AT TIME ZONE 'zone'`, where the zone is that of all stored times.
+/// `value AT TIME ZONE 'zone'`.
 fn at_time_zone(value: Expr, from: &DataType, zone: &str) -> DataFusionResult<Expr> {
-    if !["utc", "gmt", "z", "zulu", "uct", "etc/utc", "etc/gmt"].contains(&zone.to_lowercase().as_str()) {
-        let error = Error::unsupported(format!("AT TIME ZONE \'{zone}\' is not supported"))
-            .hint("The only time zone is UTC: add an interval to shift a time.");
-        return Err(to_datafusion(error));
-    }
-    let zoned = DataType::Timestamp(TimeUnit::Microsecond, Some(UTC.into()));
+    let zone = zoned::named(zone).map_err(to_datafusion)?;
+    let stored = DataType::Timestamp(TimeUnit::Microsecond, Some(UTC.into()));
     let plain = DataType::Timestamp(TimeUnit::Microsecond, None);
-    Ok(match from {
-        DataType::Timestamp(_, None) => cast(value, from, &zoned),
-        DataType::Timestamp(_, Some(_)) => cast(value, from, &plain),
+    Ok(match (from, zone.is_utc()) {
+        (DataType::Timestamp(_, None), true) => cast(value, from, &stored),
+        (DataType::Timestamp(_, Some(_)), true) => cast(value, from, &plain),
+        (DataType::Timestamp(_, None), false) => zoned::time_of_local(value, zone),
+        (DataType::Timestamp(_, Some(_)), false) => zoned::local_time(value, zone),
         // A text or a date is a timestamptz first.
-        _ => cast(cast(value, from, &zoned), &zoned, &plain),
+        (_, true) => cast(cast(value, from, &stored), &stored, &plain),
+        (_, false) => zoned::local_time(cast(value, from, &stored), zone),
     })
 }
 

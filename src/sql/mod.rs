@@ -14,6 +14,7 @@ mod aggregates;
 mod arithmetic;
 mod cast_text;
 mod casts;
+mod catalog_queries;
 mod create;
 mod create_sink;
 mod dialect;
@@ -24,37 +25,50 @@ mod lower;
 mod meaning;
 mod names;
 mod null_aware;
+mod parameters;
 mod parser;
 mod planner;
 mod prune;
 mod query_checks;
 mod reader;
 mod refusals;
+mod session_statements;
 pub mod show_create;
 mod statement;
 mod timestamps;
 mod tokens;
 mod types;
 mod view_checks;
+mod zone;
+mod zoned;
 
 #[cfg(test)]
 mod parser_tests;
 #[cfg(test)]
 mod planner_tests;
 
-pub use casts::{cast, cast_array};
+pub use casts::{cast, cast_array, cast_array_in};
+pub use catalog_queries::{reads_settings, resolve_settings};
 pub use create_sink::{assigned, query, show_create as show_create_sink};
 pub use errors::{from_datafusion, to_datafusion};
 pub use explain::explain_job;
-pub use names::shown_name;
+pub use names::{quoted as quoted_name, shown_name};
+pub use parameters::{
+    Parameter, bind, bound_literal, cast_expression, parameter_index, parameter_places, parameter_types,
+    refuse_parameters, type_by_name, with_types,
+};
 pub use parser::parse;
 pub use planner::{
     DEFAULT_SCHEMA, PlannedView, RelationInfo, Resolver, configure, plan_computed, plan_expression, plan_plain_view,
     plan_predicate, plan_query, plan_view, session_config, view_columns,
 };
 pub(crate) use reader::object_name;
+pub(crate) use session_statements::table_query;
 pub use statement::{
-    ColumnDefinition, CreateMaterializedView, CreateSink, CreateTable, CreateView, Describe, Drop, Explain, JobAction,
-    JobCommand, Name, ObjectKind, OptionValue, SetVariable, Show, Statement, StatementKind,
+    ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateMaterializedView, CreateSink,
+    CreateTable, CreateView, CursorStatement, Describe, Discard, Drop, Explain, Fetch, JobAction, JobCommand, Name,
+    ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement, StatementKind, Transaction,
+    TransactionModes,
 };
 pub use types::sql_name;
+pub use zone::{SessionZone, set_zone};

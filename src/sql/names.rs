@@ -219,7 +219,7 @@ impl VisitorMut for NameColumns {
 }
 
 /// A name as SQL text: quoted unless it would be read back the same without.
-pub(crate) fn quoted(name: &str) -> String {
+pub fn quoted(name: &str) -> String {
     let plain = name.chars().next().is_some_and(|first| first.is_ascii_lowercase() || first == '_')
         && name
             .chars()

@@ -9,7 +9,10 @@ use super::errors;
 use super::query_checks;
 use super::reader::{Reader, object_name};
 use super::refusals;
-use super::statement::{Describe, Drop, Explain, JobAction, ObjectKind, SetVariable, Show, Statement, StatementKind};
+use super::session_statements;
+use super::statement::{
+    Describe, Drop, Explain, JobAction, ObjectKind, SetVariable, Show, Statement, StatementKind, Transaction,
+};
 use super::tokens::{self, Piece, position};
 use crate::types::{Error, Result, SqlState};
 
@@ -41,6 +44,18 @@ fn parse_one(text: &str) -> Result<StatementKind> {
     Ok(kind)
 }
 
+/// Parses a query that the program wrote.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn parse_query(text: &str) -> Result<Box<ast::Query>> {
+    let tokens = tokens::tokenize(text)?;
+    let mut reader = Reader::new(tokens, text);
+    let query = reader.query()?;
+    reader.finish()?;
+    Ok(query)
+}
+
 /// Parses an expression that stands alone, such as a predicate.
 ///
 /// # Errors
@@ -59,11 +74,48 @@ pub(crate) fn parse_expression(text: &str) -> Result<ast::Expr> {
 }
 
 const VERBS: &[&str] = &[
-    "ALTER", "CANCEL", "CREATE", "DELETE", "DESCRIBE", "DROP", "EXPLAIN", "FLUSH", "INSERT", "PAUSE", "RESET",
-    "RESUME", "SELECT", "SET", "SHOW", "TABLE", "TRUNCATE", "UPDATE", "VALUES", "WAIT", "WITH",
+    "ALTER",
+    "BEGIN",
+    "CANCEL",
+    "CLOSE",
+    "COMMIT",
+    "COPY",
+    "CREATE",
+    "DEALLOCATE",
+    "DECLARE",
+    "DELETE",
+    "DESCRIBE",
+    "DISCARD",
+    "DROP",
+    "EXECUTE",
+    "EXPLAIN",
+    "FETCH",
+    "FLUSH",
+    "INSERT",
+    "PAUSE",
+    "PREPARE",
+    "RELEASE",
+    "RESET",
+    "RESUME",
+    "ROLLBACK",
+    "SAVEPOINT",
+    "SELECT",
+    "SET",
+    "SHOW",
+    "START",
+    "TABLE",
+    "TRUNCATE",
+    "UPDATE",
+    "VALUES",
+    "WAIT",
+    "WITH",
 ];
 
-fn statement(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
+/// Reads one statement.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn statement(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
     if reader.parser.peek_token_ref().token == Token::LParen {
         return query(reader);
     }
@@ -86,8 +138,9 @@ fn statement(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
         "SET" => set(reader),
         "RESET" => {
             reader.parser.advance_token();
-            let (name, position) = setting(reader)?;
-            Ok(StatementKind::Set(SetVariable { name, value: None, position }))
+            let position = reader.here();
+            let name = if reader.eat(&["TIME", "ZONE"]) { "timezone".into() } else { setting(reader)?.0 };
+            Ok(StatementKind::Set(SetVariable { name, value: None, position, local: false }))
         }
         "PAUSE" => create_sink::job(reader, JobAction::Pause),
         "RESUME" => create_sink::job(reader, JobAction::Resume),
@@ -97,6 +150,9 @@ fn statement(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
             Ok(StatementKind::Flush)
         }
         _ => {
+            if let Some(kind) = session_statements::read(reader, &verb, text)? {
+                return Ok(kind);
+            }
             let error = reader.unexpected("a statement");
             Err(match errors::near_miss(&verb, VERBS.iter().copied()) {
                 Some(near) => error.hint(format!("Perhaps you meant {near}.")),
@@ -290,29 +346,38 @@ fn setting(reader: &mut Reader<'_>) -> Result<(String, usize)> {
 fn set(reader: &mut Reader<'_>) -> Result<StatementKind> {
     reader.expect(&["SET"])?;
     let at = reader.here();
-    if reader.at(&["LOCAL"]) {
-        return Err(Error::unsupported("SET LOCAL is not supported")
-            .hint("Write SET: there are no transaction blocks.")
-            .position(at));
+    if reader.eat(&["TRANSACTION"]) {
+        if reader.at(&["SNAPSHOT"]) {
+            return Err(Error::unsupported("SET TRANSACTION SNAPSHOT is not supported")
+                .hint("Read all that belongs together in one block.")
+                .position(at));
+        }
+        return Ok(StatementKind::Transaction(Transaction::Set(session_statements::modes(reader)?)));
     }
-    if reader.eat(&["SESSION"]) && (reader.at(&["CHARACTERISTICS"]) || reader.at(&["AUTHORIZATION"])) {
-        return Err(Error::unsupported("this form of SET SESSION is not supported")
-            .hint("Leave it out: each statement is its own transaction, and every user may do everything.")
-            .position(at));
+    let local = reader.eat(&["LOCAL"]);
+    if !local && reader.eat(&["SESSION"]) {
+        if reader.eat(&["CHARACTERISTICS", "AS", "TRANSACTION"]) {
+            return Ok(StatementKind::Transaction(Transaction::SetDefault(session_statements::modes(reader)?)));
+        }
+        if reader.at(&["AUTHORIZATION"]) {
+            return Err(Error::unsupported("SET SESSION AUTHORIZATION is not supported")
+                .hint("Leave it out: every user may do everything.")
+                .position(at));
+        }
     }
     if reader.eat(&["TIME", "ZONE"]) {
         let value = if reader.eat(&["LOCAL"]) { None } else { setting_value(reader)? };
-        return Ok(StatementKind::Set(SetVariable { name: "timezone".into(), value, position: at }));
+        return Ok(StatementKind::Set(SetVariable { name: "timezone".into(), value, position: at, local }));
     }
     if reader.eat(&["NAMES"]) {
         let value = setting_value(reader)?;
-        return Ok(StatementKind::Set(SetVariable { name: "client_encoding".into(), value, position: at }));
+        return Ok(StatementKind::Set(SetVariable { name: "client_encoding".into(), value, position: at, local }));
     }
     let (name, position) = setting(reader)?;
     if !reader.eat_token(&Token::Eq) && !reader.eat(&["TO"]) {
         return Err(reader.unexpected("= or TO and a value"));
     }
-    Ok(StatementKind::Set(SetVariable { name, value: setting_value(reader)?, position }))
+    Ok(StatementKind::Set(SetVariable { name, value: setting_value(reader)?, position, local }))
 }
 
 /// Reads a setting's value or a list of them; `None` for DEFAULT.

@@ -34,6 +34,22 @@ fn texts_are_split_at_semicolons_with_their_places() {
 fn statements_become_what_they_say() {
     assert!(matches!(one("flush"), StatementKind::Flush));
     assert!(matches!(one("WAIT;"), StatementKind::Flush));
+    assert!(matches!(
+        one("start transaction isolation level read committed, read only"),
+        StatementKind::Transaction(Transaction::Begin(TransactionModes { read_only: Some(true) }))
+    ));
+    assert!(matches!(one("end work and chain"), StatementKind::Transaction(Transaction::Commit { chain: true })));
+    assert!(
+        matches!(one("rollback to savepoint s"), StatementKind::Transaction(Transaction::RollbackTo(name)) if name == "s")
+    );
+    assert!(matches!(
+        one("fetch forward 5 from c"),
+        StatementKind::Cursor(CursorStatement::Fetch(Fetch { rows: Some(5), is_move: false, .. }))
+    ));
+    assert!(matches!(
+        one("copy t (a, b) from stdin with csv header"),
+        StatementKind::Copy(copy) if copy.options.header && copy.direction == CopyDirection::In
+    ));
     assert!(matches!(one("(select 1) union all (values (2))"), StatementKind::Query(_)));
     assert!(matches!(one("table t"), StatementKind::Query(_)));
     assert!(matches!(one("with x as (select 1) select * from x"), StatementKind::Query(_)));
@@ -185,12 +201,13 @@ const WRONG: &[(&str, SqlState, usize)] = &[
     ("SELECT * FROM t FOR UPDATE", SqlState::FeatureNotSupported, 1),
     ("SELECT 1 INTO t", SqlState::FeatureNotSupported, 1),
     ("SUBSCRIBE v", SqlState::FeatureNotSupported, 1),
-    ("COPY t FROM STDIN", SqlState::FeatureNotSupported, 1),
-    ("BEGIN", SqlState::FeatureNotSupported, 1),
-    ("COMMIT", SqlState::FeatureNotSupported, 1),
-    ("DECLARE c CURSOR FOR SELECT 1", SqlState::FeatureNotSupported, 1),
-    ("EXECUTE p", SqlState::FeatureNotSupported, 1),
-    ("PREPARE p AS SELECT 1", SqlState::FeatureNotSupported, 1),
+    ("COPY t FROM 'x'", SqlState::FeatureNotSupported, 13),
+    ("COPY t FROM STDIN WHERE a > 1", SqlState::FeatureNotSupported, 19),
+    ("DECLARE c SCROLL CURSOR FOR SELECT 1", SqlState::FeatureNotSupported, 11),
+    ("FETCH PRIOR FROM c", SqlState::FeatureNotSupported, 7),
+    ("BEGIN ISOLATION LEVEL SERIALIZABLE", SqlState::FeatureNotSupported, 7),
+    ("COMMIT PREPARED 'x'", SqlState::FeatureNotSupported, 8),
+    ("PREPARE p AS CREATE TABLE t (a int)", SqlState::SyntaxError, 14),
     ("ALTER TABLE t ADD COLUMN b int", SqlState::FeatureNotSupported, 1),
     ("REFRESH MATERIALIZED VIEW v", SqlState::FeatureNotSupported, 1),
     ("EXPLAIN ANALYZE SELECT 1", SqlState::FeatureNotSupported, 9),

@@ -15,6 +15,7 @@ use datafusion::sql::parser::Statement as PlannedStatement;
 use sqlparser::ast::{self, visit_expressions_mut};
 
 use super::casts::cast;
+use super::catalog_queries;
 use super::errors::{from_datafusion, locate, missing_table, undefined_table};
 use super::functions;
 use super::lower;
@@ -26,6 +27,7 @@ use super::reader::{DATABASE, duplicate_column};
 use super::tokens::with_stack;
 use super::types::{SqlTypes, UTC, sql_name, stored};
 use super::view_checks;
+use super::zoned;
 use crate::exec::plan::JobPlan;
 use crate::types::{Error, RelationId, Result, SqlState};
 
@@ -156,9 +158,38 @@ pub async fn plan_plain_view(state: &SessionState, query: &ast::Query, columns: 
     Ok(LogicalPlan::Projection(projection))
 }
 
+/// Fills in the types of a query's parameters that have none, from what stands beside them.
+///
+/// # Errors
+/// Those of [`plan_query`], but not for parameters whose types stay unknown.
+pub(crate) async fn infer_parameters(
+    state: &SessionState,
+    query: &ast::Query,
+    types: &mut [Option<DataType>],
+) -> Result<()> {
+    let prepared = with_stack(|| {
+        let mut prepared = catalog_queries::rewritten(query).unwrap_or_else(|| query.clone());
+        prepare(&mut prepared).map(|()| prepared)
+    })?;
+    let statement = PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared))));
+    // Where a type is needed to plan at all, the parameters are texts; the query is planned again
+    // then, and its errors are seen.
+    let Ok(plan) = state.statement_to_plan(statement).await else { return Ok(()) };
+    for (name, data_type) in plan.get_parameter_types().map_err(|error| from_datafusion(&error))? {
+        let index = name.strip_prefix('$').and_then(|number| number.parse::<usize>().ok());
+        if let (Some(index), Some(data_type)) = (index, data_type)
+            && let Some(known) = types.get_mut(index.wrapping_sub(1))
+            && data_type != DataType::Null
+        {
+            known.get_or_insert_with(|| documented(&data_type).unwrap_or(data_type));
+        }
+    }
+    Ok(())
+}
+
 async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<LogicalPlan> {
     let prepared = with_stack(|| {
-        let mut prepared = query.clone();
+        let mut prepared = catalog_queries::rewritten(query).unwrap_or_else(|| query.clone());
         prepare(&mut prepared).map(|()| prepared)
     })?;
     let statement = PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared))));
@@ -237,6 +268,10 @@ fn remainder(call: &mut ast::Function) -> Option<ast::Expr> {
         return None;
     };
     match (name.value.to_lowercase().as_str(), arguments.args.as_mut_slice()) {
+        ("date_trunc", [_, _, _]) => {
+            name.value = zoned::TRUNCATION.into();
+            None
+        }
         ("sign", [_]) => {
             name.value = "signum".into();
             None

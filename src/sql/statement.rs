@@ -113,6 +113,16 @@ pub enum StatementKind {
     Job(JobCommand),
     /// `FLUSH`, `WAIT`.
     Flush,
+    /// `BEGIN`, `COMMIT`, `ROLLBACK`, `SET TRANSACTION`.
+    Transaction(Transaction),
+    /// `PREPARE`, `EXECUTE`, `DEALLOCATE`.
+    Prepared(PreparedStatement),
+    /// `DECLARE`, `FETCH`, `MOVE`, `CLOSE`.
+    Cursor(CursorStatement),
+    /// `COPY`.
+    Copy(Box<Copy>),
+    /// `DISCARD`.
+    Discard(Discard),
 }
 
 /// `CREATE TABLE`.
@@ -288,4 +298,196 @@ pub struct SetVariable {
     pub value: Option<String>,
     /// Where the name stands: characters from 1.
     pub position: usize,
+    /// `SET LOCAL`: only until the transaction block ends.
+    pub local: bool,
+}
+
+/// Statements about transaction blocks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transaction {
+    /// `BEGIN`, `START TRANSACTION`.
+    Begin(TransactionModes),
+    /// `COMMIT`, `END`.
+    Commit {
+        /// Begin another block at once.
+        chain: bool,
+    },
+    /// `ROLLBACK`, `ABORT`.
+    Rollback {
+        /// Begin another block at once.
+        chain: bool,
+    },
+    /// `SAVEPOINT`.
+    Savepoint(String),
+    /// `RELEASE SAVEPOINT`.
+    Release(String),
+    /// `ROLLBACK TO SAVEPOINT`.
+    RollbackTo(String),
+    /// `SET TRANSACTION`.
+    Set(TransactionModes),
+    /// `SET SESSION CHARACTERISTICS AS TRANSACTION`.
+    SetDefault(TransactionModes),
+}
+
+/// What a block may do. Every isolation level that is taken means the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TransactionModes {
+    /// `READ ONLY` or `READ WRITE`, when said.
+    pub read_only: Option<bool>,
+}
+
+/// Statements about prepared statements.
+#[derive(Clone, Debug)]
+pub enum PreparedStatement {
+    /// `PREPARE`.
+    Prepare {
+        /// Its name.
+        name: String,
+        /// The types of its first parameters.
+        types: Vec<DataType>,
+        /// What it runs.
+        statement: Box<StatementKind>,
+    },
+    /// `EXECUTE`.
+    Execute {
+        /// Its name.
+        name: String,
+        /// The parameters' values.
+        arguments: Vec<ast::Expr>,
+    },
+    /// `DEALLOCATE`; `None` for all.
+    Deallocate(Option<String>),
+}
+
+/// Statements about cursors.
+#[derive(Clone, Debug)]
+pub enum CursorStatement {
+    /// `DECLARE`.
+    Declare {
+        /// Its name.
+        name: String,
+        /// It outlives its transaction block.
+        hold: bool,
+        /// What it reads.
+        query: Box<ast::Query>,
+    },
+    /// `FETCH`, `MOVE`.
+    Fetch(Fetch),
+    /// `CLOSE`; `None` for all.
+    Close(Option<String>),
+}
+
+/// `FETCH` and `MOVE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fetch {
+    /// The cursor.
+    pub name: String,
+    /// How many rows; `None` for all.
+    pub rows: Option<u64>,
+    /// Only go past them.
+    pub is_move: bool,
+}
+
+/// `DISCARD`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discard {
+    /// Everything that the session holds.
+    All,
+    /// Plans of prepared statements.
+    Plans,
+    /// What there is none of: sequences, temporary tables.
+    Nothing,
+}
+
+/// `COPY`.
+#[derive(Clone, Debug)]
+pub struct Copy {
+    /// What is copied.
+    pub subject: CopySubject,
+    /// To or from the client.
+    pub direction: CopyDirection,
+    /// How rows are written.
+    pub options: CopyOptions,
+}
+
+/// What COPY copies.
+#[derive(Clone, Debug)]
+pub enum CopySubject {
+    /// A table or view, and its columns when given, with their places.
+    Table {
+        /// The table.
+        name: Name,
+        /// Its columns.
+        columns: Option<Vec<(String, usize)>>,
+    },
+    /// The rows of a query.
+    Query(Box<ast::Query>),
+}
+
+/// The direction of COPY.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyDirection {
+    /// `FROM STDIN`.
+    In,
+    /// `TO STDOUT`.
+    Out,
+}
+
+/// The format of COPY.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CopyFormat {
+    /// Tabs and backslashes.
+    #[default]
+    Text,
+    /// Commas and quotes.
+    Csv,
+    /// PostgreSQL's binary format.
+    Binary,
+}
+
+/// The options of COPY.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CopyOptions {
+    /// The format.
+    pub format: CopyFormat,
+    /// Between columns, when given.
+    pub delimiter: Option<u8>,
+    /// For NULL, when given.
+    pub null: Option<String>,
+    /// The first line names the columns.
+    pub header: bool,
+    /// ... and the names are checked.
+    pub header_match: bool,
+    /// CSV's quote, when given.
+    pub quote: Option<u8>,
+    /// CSV's escape within quotes, when given.
+    pub escape: Option<u8>,
+    /// Columns that are always quoted; empty inside: all.
+    pub force_quote: Option<Vec<String>>,
+    /// Columns in which a quoted null is NULL too.
+    pub force_null: Vec<String>,
+    /// Columns in which nothing is NULL.
+    pub force_not_null: Vec<String>,
+}
+
+impl CopyOptions {
+    /// The byte between columns.
+    pub fn delimiter(&self) -> u8 {
+        self.delimiter.unwrap_or(if self.format == CopyFormat::Csv { b',' } else { b'\t' })
+    }
+
+    /// What stands for NULL.
+    pub fn null(&self) -> &str {
+        self.null.as_deref().unwrap_or(if self.format == CopyFormat::Csv { "" } else { "\\N" })
+    }
+
+    /// CSV's quote.
+    pub fn quote(&self) -> u8 {
+        self.quote.unwrap_or(b'"')
+    }
+
+    /// CSV's escape within quotes.
+    pub fn escape(&self) -> u8 {
+        self.escape.unwrap_or_else(|| self.quote())
+    }
 }

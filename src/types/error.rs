@@ -39,6 +39,8 @@ sql_states! {
     InvalidParameterValue = "22023",
     /// Text that is no value of its type.
     InvalidText = "22P02",
+    /// Bytes that are no binary value of their type.
+    InvalidBinary = "22P03",
     /// Input rows that cannot be read.
     BadCopyFormat = "22P04",
     /// A null where none may be.
@@ -49,6 +51,32 @@ sql_states! {
     CardinalityViolation = "21000",
     /// No transaction is open, or one is in the way.
     ActiveTransaction = "25001",
+    /// A transaction block that only reads.
+    ReadOnlyTransaction = "25006",
+    /// There is no transaction block.
+    NoActiveTransaction = "25P01",
+    /// The transaction block has failed; only its end is taken.
+    InFailedTransaction = "25P02",
+    /// A transaction block was left alone for too long.
+    IdleInTransactionTimeout = "25P03",
+    /// No such prepared statement.
+    InvalidStatementName = "26000",
+    /// No such savepoint.
+    InvalidSavepoint = "3B001",
+    /// No such cursor or portal.
+    InvalidCursorName = "34000",
+    /// Somebody else changed what the transaction block read.
+    SerializationFailure = "40001",
+    /// Two transaction blocks wait for each other.
+    DeadlockDetected = "40P01",
+    /// The cursor exists already.
+    DuplicateCursor = "42P03",
+    /// The prepared statement exists already.
+    DuplicatePreparedStatement = "42P05",
+    /// No such parameter.
+    UndefinedParameter = "42P02",
+    /// A parameter whose type nothing tells.
+    IndeterminateDatatype = "42P18",
     /// The database does not exist.
     UndefinedDatabase = "3D000",
     /// The schema does not exist.

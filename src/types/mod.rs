@@ -5,8 +5,12 @@ mod error;
 mod ids;
 pub mod text;
 mod time;
+mod time_zone;
+mod type_oid;
 
 pub use chunk::{CHUNK_ROWS_MAX, Chunk};
 pub use error::{Error, Result, SqlState};
 pub use ids::{CheckpointId, KEY_GROUPS, KeyGroup, OperatorId, RelationId, fnv1a};
 pub use time::Time;
+pub use time_zone::TimeZone;
+pub use type_oid::{is_bare_numeric, type_length, type_modifier, type_oid};

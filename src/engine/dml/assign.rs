@@ -11,7 +11,7 @@ use sqlparser::parser::Parser;
 
 use crate::catalog::{Table, TableColumn};
 use crate::sql;
-use crate::types::{Error, Result, SqlState};
+use crate::types::{Error, Result, SqlState, TimeZone};
 
 /// An expression with the column's type put on it when it has none of its own: a string or NULL.
 ///
@@ -123,6 +123,17 @@ pub(crate) fn coerce(values: &ArrayRef, column: &TableColumn, literal: bool) -> 
     }
     let cast = sql::cast_array(values, &column.data_type).map_err(|error| overflow(error, column))?;
     fit_length(&cast, column)
+}
+
+/// The same for literals, whose times are in a zone when they name none.
+///
+/// # Errors
+/// As [`coerce`].
+pub(crate) fn coerce_literals(values: &ArrayRef, column: &TableColumn, zone: &TimeZone) -> Result<ArrayRef> {
+    if zone.is_utc() || !matches!(column.data_type, DataType::Timestamp(_, Some(_))) {
+        return coerce(values, column, true);
+    }
+    sql::cast_array_in(values, &column.data_type, zone)
 }
 
 /// A numeric that does not fit its column is out of range, whatever noticed it.

@@ -19,7 +19,7 @@ use super::conflict::encoder_of_all;
 use super::evaluate::{Evaluator, column_item, named_item, position, select, select_from};
 use super::insert::{default_of, is_default};
 use super::keys::{Keys, duplicate, existing, first_rows};
-use super::statement::{self, Changes, Target, answer, column_index, evaluator, from_clause, returned, turn, write};
+use super::statement::{self, Changes, Target, answer, column_index, evaluator, from_clause, returned, turns, write};
 
 /// `UPDATE`.
 pub(crate) async fn update(session: &mut Session, update: &ast::Update, interrupt: &Interrupt) -> Result<Answer> {
@@ -35,7 +35,7 @@ pub(crate) async fn update(session: &mut Session, update: &ast::Update, interrup
     }
     let assigned = assigned(&target, &update.assignments)?;
 
-    let turns = vec![turn(&target, interrupt).await?];
+    let turns = turns(session, [&target], interrupt).await?;
     let evaluator = evaluator(session, &catalog, &target, interrupt);
     let mut items = all_columns(&target);
     items.extend(
@@ -91,7 +91,7 @@ pub(crate) async fn delete(session: &mut Session, delete: &ast::Delete, interrup
         return Err(Error::unsupported("this form of DELETE is not supported")
             .hint("Write DELETE FROM t [WHERE ...] [RETURNING ...]."));
     }
-    let turns = vec![turn(&target, interrupt).await?];
+    let turns = turns(session, [&target], interrupt).await?;
     let evaluator = evaluator(session, &catalog, &target, interrupt);
     let query = select_from(all_columns(&target), from.clone(), delete.selection.clone())?;
     let read = evaluator.query(query, RowTables::new()).await?.concat()?;
@@ -115,10 +115,7 @@ pub(crate) async fn truncate(session: &mut Session, names: &[Name], interrupt: &
     }
     // In one order for all statements, so that two of them never wait for each other.
     targets.sort_unstable_by_key(|target| target.id);
-    let mut turns = Vec::with_capacity(targets.len());
-    for target in &targets {
-        turns.push(turn(target, interrupt).await?);
-    }
+    let turns = turns(session, &targets, interrupt).await?;
     let mut changes = Vec::with_capacity(targets.len());
     for target in &targets {
         let evaluator = evaluator(session, &catalog, target, interrupt);
@@ -217,7 +214,8 @@ async fn check_keys(evaluator: &Evaluator, target: &Target, old: &RecordBatch, n
     let coordinator = evaluator.engine.coordinator();
     let lookup = async {
         let pin = coordinator.pin(&[target.id], evaluator.bound()).await?;
-        existing(&pin, target.id, new, key).await
+        let there = existing(&pin, target.id, new, key).await?;
+        evaluator.with_pending(target.id, there, new, key)
     };
     let there = evaluator.interrupt.guard(lookup).await?;
     let there_keys = encoder.encode(&there)?;

@@ -139,7 +139,8 @@ pub(crate) async fn resolve(
         let coordinator = evaluator.engine.coordinator();
         let lookup = async {
             let pin = coordinator.pin(&[target.id], evaluator.bound()).await?;
-            existing(&pin, target.id, &proposed, key).await
+            let there = existing(&pin, target.id, &proposed, key).await?;
+            evaluator.with_pending(target.id, there, &proposed, key)
         };
         evaluator.interrupt.guard(lookup).await?
     };

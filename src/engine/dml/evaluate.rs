@@ -14,9 +14,10 @@ use crate::catalog::Catalog;
 use crate::engine::coordinator::ReadBound;
 use crate::engine::database::{Engine, RowTables};
 use crate::engine::interrupt::Interrupt;
+use crate::engine::pending::Pending;
 use crate::engine::read::{self, Collected};
 use crate::engine::relations::Relations;
-use crate::types::{Error, Result, Time};
+use crate::types::{Error, RelationId, Result, Time, TimeZone};
 
 /// What a statement's queries share.
 pub(crate) struct Evaluator {
@@ -25,14 +26,38 @@ pub(crate) struct Evaluator {
     pub(crate) interrupt: Interrupt,
     /// Reads are at this time or later.
     pub(crate) at_least: Time,
+    /// What the transaction block changed before.
+    pub(crate) pending: Arc<Pending>,
+    /// The session's.
+    pub(crate) zone: TimeZone,
 }
 
 impl Evaluator {
     /// Runs a query in which `rows` can be named besides the catalog's relations.
     pub(crate) async fn query(&self, query: Query, rows: RowTables) -> Result<Collected> {
-        let relations = Relations::new(&self.engine, Arc::clone(&self.catalog)).with_rows(rows);
+        let relations = Relations::new(&self.engine, Arc::clone(&self.catalog))
+            .with_rows(rows)
+            .with_pending(Arc::clone(&self.pending))
+            .with_zone(self.zone.clone());
         let collected = read::collect(Arc::clone(&self.engine), relations, Box::new(query), self.bound());
         self.interrupt.run(collected).await
+    }
+
+    /// Rows that were looked up by their keys, as they are with the block's own changes.
+    ///
+    /// # Errors
+    /// When a column outgrows its offsets.
+    pub(crate) fn with_pending(
+        &self,
+        table: RelationId,
+        found: RecordBatch,
+        wanted: &RecordBatch,
+        key: &[usize],
+    ) -> Result<RecordBatch> {
+        match self.pending.of(table) {
+            None => Ok(found),
+            Some(net) => net.after_lookup(&found, wanted, key),
+        }
     }
 
     /// The time that reads take.

@@ -12,12 +12,12 @@ use crate::engine::database::{Engine, RowTables};
 use crate::engine::interrupt::Interrupt;
 use crate::engine::relations::ROWS_SCHEMA;
 use crate::engine::session::Session;
-use crate::types::{Chunk, Error, Result, SqlState};
+use crate::types::{Chunk, Error, Result, SqlState, TimeZone};
 
-use super::assign::{coerce, mismatch, table_rows, text_of, typed};
+use super::assign::{coerce, coerce_literals, mismatch, table_rows, text_of, typed};
 use super::conflict::{self, OnKey};
 use super::evaluate::{Evaluator, folded, named_item, position, rows_table, select};
-use super::statement::{self, Changes, Target, answer, column_index, object_name, returned, turn, write};
+use super::statement::{self, Changes, Target, answer, column_index, object_name, returned, turns, write};
 
 /// The table of an INSERT.
 ///
@@ -42,7 +42,7 @@ pub(crate) async fn insert(session: &mut Session, insert: &ast::Insert, interrup
 
     // A key is looked up before it is written, and nobody may write it in between.
     let keyed = !target.table.key.is_empty();
-    let turns = if keyed { vec![turn(&target, interrupt).await?] } else { Vec::new() };
+    let turns = if keyed { turns(session, [&target], interrupt).await? } else { Vec::new() };
     let evaluator = statement::evaluator(session, &catalog, &target, interrupt);
     let proposed = proposed(&evaluator, &target, &into, !insert.columns.is_empty(), insert.source.as_deref()).await?;
     let outcome = if keyed {
@@ -81,7 +81,10 @@ fn refuse_others(insert: &ast::Insert) -> Result<()> {
 }
 
 /// The columns that the statement gives values for, in its order.
-fn named_columns(target: &Target, insert: &ast::Insert) -> Result<Vec<usize>> {
+///
+/// # Errors
+/// 42703, 42701.
+pub(crate) fn named_columns(target: &Target, insert: &ast::Insert) -> Result<Vec<usize>> {
     if insert.columns.is_empty() {
         return Ok((0..target.table.columns.len()).collect());
     }
@@ -120,7 +123,7 @@ async fn proposed(
     let (values, rows) = match source {
         // DEFAULT VALUES.
         None => (Vec::new(), 1),
-        Some(query) => match literal_values(query, &given)? {
+        Some(query) => match literal_values(query, &given, &evaluator.zone)? {
             Some(values) => values,
             None => queried_values(evaluator, query, &given).await?,
         },
@@ -144,7 +147,10 @@ async fn proposed(
 }
 
 /// Fills the columns that the statement does not give: with their default, else NULL.
-async fn with_defaults(
+///
+/// # Errors
+/// Those of the defaults.
+pub(crate) async fn with_defaults(
     evaluator: &Evaluator,
     table: &Table,
     columns: Vec<Option<ArrayRef>>,
@@ -182,7 +188,7 @@ async fn with_defaults(
 
 /// The columns of `VALUES` when all its cells are literals: built a column at a time, without
 /// planning each cell. `None`: it takes a query.
-fn literal_values(query: &Query, given: &[&TableColumn]) -> Result<Option<(Vec<ArrayRef>, usize)>> {
+fn literal_values(query: &Query, given: &[&TableColumn], zone: &TimeZone) -> Result<Option<(Vec<ArrayRef>, usize)>> {
     let plain =
         query.with.is_none() && query.order_by.is_none() && query.limit_clause.is_none() && query.fetch.is_none();
     let SetExpr::Values(values) = query.body.as_ref() else {
@@ -208,9 +214,9 @@ fn literal_values(query: &Query, given: &[&TableColumn]) -> Result<Option<(Vec<A
             }
         }
         let array: ArrayRef = Arc::new(StringArray::from_iter(texts.iter().map(Option::as_deref)));
-        let coerced = coerce(&array, column, true).map_err(|error| {
+        let coerced = coerce_literals(&array, column, zone).map_err(|error| {
             // Which cell it was is only looked for when one of them is bad.
-            let bad = (0..array.len()).find(|row| coerce(&array.slice(*row, 1), column, true).is_err());
+            let bad = (0..array.len()).find(|row| coerce_literals(&array.slice(*row, 1), column, zone).is_err());
             let cell = bad.and_then(|row| values.rows.get(row)).and_then(|row| row.content.get(index));
             error.position_or(cell.and_then(position))
         })?;

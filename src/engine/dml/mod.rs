@@ -17,11 +17,11 @@
 //! Plain inserts into a table without primary key take no turn, so that their writes share a commit.
 
 pub(crate) mod assign;
-mod change;
-mod conflict;
-mod evaluate;
-mod insert;
-mod keys;
-mod statement;
+pub(crate) mod change;
+pub(crate) mod conflict;
+pub(crate) mod evaluate;
+pub(crate) mod insert;
+pub(crate) mod keys;
+pub(crate) mod statement;
 
-pub(crate) use statement::{describe, execute};
+pub(crate) use statement::{apply, describe, execute};

@@ -2,12 +2,6 @@
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
-use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
-use sqlparser::ast::{self, ObjectName, ObjectNamePart, SelectItem, TableFactor, TableWithJoins};
-use tokio::sync::OwnedMutexGuard;
-
 use crate::catalog::{Catalog, Definition, Table};
 use crate::engine::api::{Answer, Tag};
 use crate::engine::coordinator::TableWrite;
@@ -16,9 +10,14 @@ use crate::engine::ddl::no_object;
 use crate::engine::interrupt::Interrupt;
 use crate::engine::session::Session;
 use crate::engine::sink_ddl;
-use crate::sql::{self, Name, Statement, StatementKind};
+use crate::engine::turns::Turn;
+use crate::sql::{self, Name, StatementKind};
 use crate::state::equal_floats;
 use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time};
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use sqlparser::ast::{self, ObjectName, ObjectNamePart, SelectItem, TableFactor, TableWithJoins};
 
 use super::evaluate::{Evaluator, folded, position, quoted_text, rows_table, select};
 use super::{change, insert};
@@ -27,8 +26,8 @@ use super::{change, insert};
 ///
 /// # Errors
 /// Those of its parts; nothing was written then, unless the error says that this is unknown.
-pub(crate) async fn execute(session: &mut Session, statement: &Statement, interrupt: &Interrupt) -> Result<Answer> {
-    match &statement.kind {
+pub(crate) async fn execute(session: &mut Session, kind: &StatementKind, interrupt: &Interrupt) -> Result<Answer> {
+    match kind {
         StatementKind::Insert(insert) => match sink_ddl::insert(session, insert, interrupt).await? {
             Some(started) => Ok(started),
             None => insert::insert(session, insert, interrupt).await,
@@ -47,9 +46,9 @@ pub(crate) async fn execute(session: &mut Session, statement: &Statement, interr
 ///
 /// # Errors
 /// Those of planning it.
-pub(crate) async fn describe(session: &Session, statement: &Statement) -> Result<Option<SchemaRef>> {
+pub(crate) async fn describe(session: &Session, kind: &StatementKind) -> Result<Option<SchemaRef>> {
     let catalog = session.engine().catalog();
-    let (target, alias, returning) = match &statement.kind {
+    let (target, alias, returning) = match kind {
         // It may be a standing one, into a table that is not written by DML.
         StatementKind::Insert(insert) if insert.returning.is_none() => return Ok(None),
         StatementKind::Insert(insert) => {
@@ -73,7 +72,7 @@ pub(crate) async fn describe(session: &Session, statement: &Statement) -> Result
         return Ok(None);
     };
     let (query, rows) = returning_query(&target, alias.as_deref(), items, None)?;
-    let relations = crate::engine::relations::Relations::new(session.engine(), catalog).with_rows(rows);
+    let relations = session.relations_of(catalog).with_rows(rows);
     let plan = sql::plan_query(&relations.state(), &query).await?;
     Ok(Some(crate::engine::read::shown_schema(plan.schema().as_arrow())))
 }
@@ -105,7 +104,7 @@ pub(crate) fn target(engine: &Engine, catalog: &Catalog, name: &Name, verb: &str
                     "Change the rows where the connector reads them, or copy them into a table without a connector: INSERT INTO t SELECT ...",
                 );
             }
-            if table.append_only && verb != "INSERT" {
+            if table.append_only && !matches!(verb, "INSERT" | "COPY") {
                 return refused(
                     format!("{verb} of append-only table \"{}\" is not possible", name.name),
                     "The table was created with APPEND ONLY; a table without it takes UPDATE and DELETE.",
@@ -180,16 +179,32 @@ pub(crate) fn object_name(name: &ObjectName) -> Result<Name> {
     }
 }
 
-/// The turn of a table's writers.
-pub(crate) type Turn = OwnedMutexGuard<()>;
-
-/// Waits for the table's turn.
+/// Waits for the turns of tables. A transaction block keeps them itself, to its end.
 ///
 /// # Errors
-/// 57014, 57P01.
-pub(crate) async fn turn(target: &Target, interrupt: &Interrupt) -> Result<Turn> {
-    let lock = Arc::clone(&target.writer.turn);
-    interrupt.guard(async move { Ok(lock.lock_owned().await) }).await
+/// 40001, 40P01, 57014, 57P01.
+pub(crate) async fn turns<'a>(
+    session: &mut Session,
+    targets: impl IntoIterator<Item = &'a Target>,
+    interrupt: &Interrupt,
+) -> Result<Vec<Turn>> {
+    let turns = session.engine().turns().clone();
+    let holder = session.block().map_or_else(|| turns.holder(), |block| block.holder());
+    let mut taken = Vec::new();
+    for target in targets {
+        if session.block().is_some_and(|block| block.has_turn(target.id)) {
+            continue;
+        }
+        let turn = turns.take(target.id, holder, interrupt).await?;
+        match session.block_mut() {
+            None => taken.push(turn),
+            Some(block) => {
+                block.check_unchanged(&target.name, &target.writer)?;
+                block.keep_turn(turn);
+            }
+        }
+    }
+    Ok(taken)
 }
 
 /// What the queries of a statement share. Reads are not before the table's last write.
@@ -204,6 +219,8 @@ pub(crate) fn evaluator(
         catalog: Arc::clone(catalog),
         interrupt: interrupt.clone(),
         at_least: at_least(session, target),
+        pending: session.pending(),
+        zone: session.time_zone(),
     }
 }
 
@@ -243,6 +260,26 @@ pub(crate) async fn write(
             writes.push(TableWrite { table: change.target.id, changes: chunks });
         }
     }
+    if writes.is_empty() {
+        return Ok(());
+    }
+    match session.block_mut() {
+        Some(block) => block.keep(writes, writers),
+        None => apply(session, writes, writers, turns, interrupt).await,
+    }
+}
+
+/// Applies changes at one new time, holding the turns until it is done.
+///
+/// # Errors
+/// As [`write`].
+pub(crate) async fn apply(
+    session: &mut Session,
+    writes: Vec<TableWrite>,
+    writers: Vec<Arc<Writer>>,
+    turns: Vec<Turn>,
+    interrupt: &Interrupt,
+) -> Result<()> {
     if writes.is_empty() {
         return Ok(());
     }

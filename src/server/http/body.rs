@@ -32,10 +32,20 @@ impl RowPrinter {
         }
         Ok(())
     }
+
+    /// Appends the rows, each on a line of its own.
+    pub(super) fn print_lines(&self, batch: &RecordBatch, out: &mut Vec<u8>) -> Result<()> {
+        let columns = JsonObjects::columns(batch)?;
+        for row in 0..batch.num_rows() {
+            self.0.print(&columns, row, out);
+            out.push(b'\n');
+        }
+        Ok(())
+    }
 }
 
 /// The next batch that has rows.
-async fn next_batch(rows: &mut SendableRecordBatchStream) -> Result<Option<RecordBatch>> {
+pub(super) async fn next_batch(rows: &mut SendableRecordBatchStream) -> Result<Option<RecordBatch>> {
     while let Some(batch) = rows.next().await {
         let batch = batch.map_err(errors::of_stream)?;
         if batch.num_rows() > 0 {
@@ -125,13 +135,14 @@ pub(super) async fn json_row(
     Ok(Some(out))
 }
 
-struct ArrowRows {
+struct ArrowRows<G> {
     writer: StreamWriter<Vec<u8>>,
     rows: SendableRecordBatchStream,
     ended: bool,
+    _guard: G,
 }
 
-impl ArrowRows {
+impl<G> ArrowRows<G> {
     async fn next(&mut self) -> Result<Vec<u8>> {
         match next_batch(&mut self.rows).await? {
             Some(batch) => self.writer.write(&batch)?,
@@ -147,8 +158,17 @@ impl ArrowRows {
 /// One Arrow IPC stream, its schema first. What fails after the first batch cuts the connection:
 /// the stream then lacks its end.
 pub(super) async fn arrow(scan: Scan) -> Result<Body> {
-    let writer = StreamWriter::try_new(Vec::new(), &scan.schema)?;
-    let mut rows = ArrowRows { writer, rows: scan.rows, ended: false };
+    arrow_stream(&scan.schema, scan.rows, ()).await
+}
+
+/// The same of any rows; the guard is dropped when the reader is through or gone.
+pub(super) async fn arrow_stream<G: Send + 'static>(
+    schema: &arrow::datatypes::Schema,
+    rows: SendableRecordBatchStream,
+    guard: G,
+) -> Result<Body> {
+    let writer = StreamWriter::try_new(Vec::new(), schema)?;
+    let mut rows = ArrowRows { writer, rows, ended: false, _guard: guard };
     // The schema stands in the writer already and comes out with the first batch.
     let start = rows.next().await?;
     let rest = stream::try_unfold(rows, |mut rows| async move {

@@ -3,15 +3,23 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, Uri};
-use axum::routing::get;
+use axum::middleware::{Next, from_fn};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{get, post};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::error::ApiError;
-use super::routes;
+use super::{openapi, routes, sql};
 use crate::engine::Engine;
 use crate::env::Env;
+use crate::server::metrics;
+
+/// The longest body of a request.
+pub(super) const BODY_BYTES_MAX: usize = 16 << 20;
 
 /// What the routes share.
 #[derive(Clone)]
@@ -35,22 +43,38 @@ fn router(shared: Shared) -> Router {
     Router::new()
         .route("/api/v1/health", get(routes::health))
         .route("/api/v1/jobs", get(routes::jobs))
+        .route("/api/v1/sql", post(sql::sql))
+        .route("/api/v1/openapi.json", get(openapi::openapi))
+        .route("/metrics", get(metrics_text))
         .route("/api/v1/views", get(routes::views))
         .route("/api/v1/views/{view}", get(routes::view))
         .route("/api/v1/views/{view}/scan", get(routes::scan))
         .route("/api/v1/views/{view}/scan.arrow", get(routes::scan_arrow))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
+        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        .layer(from_fn(count))
         .with_state(shared)
+}
+
+/// Everything that is counted, as Prometheus reads it.
+async fn metrics_text(State(shared): State<Shared>) -> Response {
+    let text = metrics::render(&shared.engine);
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4")], text).into_response()
+}
+
+async fn count(request: Request, next: Next) -> Response {
+    metrics::request();
+    next.run(request).await
 }
 
 async fn not_found(uri: Uri) -> ApiError {
     ApiError::not_found(format!("no such route: {}", uri.path())).hint(
-        "Routes: /api/v1/health, /api/v1/jobs, /api/v1/views, /api/v1/views/{view}, \
-         /api/v1/views/{view}/scan, /api/v1/views/{view}/scan.arrow.",
+        "Routes: /api/v1/health, /api/v1/jobs, /api/v1/openapi.json, /api/v1/sql, /api/v1/views, /api/v1/views/{view}, \
+         /api/v1/views/{view}/scan, /api/v1/views/{view}/scan.arrow, /metrics.",
     )
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
-    ApiError::wrong_method(format!("{method} is not offered on {}", uri.path())).hint("Use GET.")
+    ApiError::wrong_method(format!("{method} is not offered on {}", uri.path())).hint("Use GET; POST on /api/v1/sql.")
 }

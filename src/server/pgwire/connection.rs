@@ -2,15 +2,18 @@
 
 use std::convert::Infallible;
 use std::fmt::Debug;
+use std::io::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use bytes::BytesMut;
 use futures::channel::oneshot;
 use futures::{Sink, SinkExt as _};
 use pgwire::api::auth::StartupHandler;
 use pgwire::api::cancel::{CancelHandler, DefaultCancelHandler};
+use pgwire::api::copy::CopyHandler;
 use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
 use pgwire::api::results::{FieldFormat, Response};
 use pgwire::api::store::PortalStore;
@@ -19,17 +22,21 @@ use pgwire::api::{
 };
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
-use pgwire::messages::response::EmptyQueryResponse;
+use pgwire::messages::response::{EmptyQueryResponse, TransactionStatus as WireStatus};
 use pgwire::messages::simplequery::Query;
+use pgwire::messages::startup::ParameterStatus;
 use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::extended::StatementParser;
+use super::copy::{self, Receiving};
+use super::extended::Extended;
 use super::listener::SessionSlot;
 use super::messages::{Severity, command_complete, error_info, notice, pg_error, row_description};
-use super::rows::{Formats, check_width, send_rows};
-use crate::engine::{Answer, Notice, Session};
-use crate::types::{Error, SqlState};
+use super::rows::{Formats, RowBuffer, check_width, send_rows};
+use crate::engine::{Answer, Notice, Session, TransactionStatus};
+use crate::server::copy::Encoder;
+use crate::server::metrics;
+use crate::types::{Error, SqlState, TimeZone};
 
 /// How often a running statement looks whether its client is still there.
 const CLIENT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -38,13 +45,19 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One client's connection.
 pub(super) struct Connection {
-    pub(super) session: Arc<Mutex<Session>>,
-    pub(super) parser: Arc<StatementParser>,
+    pub(super) session: Mutex<Session>,
+    pub(super) extended: Mutex<Extended>,
+    /// Rows on their way in.
+    pub(super) copy: Mutex<Option<Receiving>>,
+    reported: std::sync::Mutex<Reported>,
     pub(super) manager: Arc<ConnectionManager>,
     /// A second handle on the socket, never read from, only looked at.
     watched: std::net::TcpStream,
     pub(super) slot: std::sync::Mutex<SessionSlot>,
     busy: AtomicBool,
+    /// When the last message was answered: milliseconds since the connection began.
+    answered_millis: AtomicU64,
+    began: Instant,
     stop: CancellationToken,
 }
 
@@ -56,14 +69,17 @@ impl Connection {
         slot: SessionSlot,
         stop: CancellationToken,
     ) -> Connection {
-        let session = Arc::new(Mutex::new(session));
         Connection {
-            parser: Arc::new(StatementParser { session: Arc::clone(&session) }),
-            session,
+            reported: std::sync::Mutex::new(Reported::of(&session)),
+            session: Mutex::new(session),
+            extended: Mutex::default(),
+            copy: Mutex::default(),
             manager,
             watched,
             slot: std::sync::Mutex::new(slot),
             busy: AtomicBool::new(false),
+            answered_millis: AtomicU64::new(0),
+            began: Instant::now(),
             stop,
         }
     }
@@ -77,6 +93,33 @@ impl Connection {
         };
         // Whether it ended or not, the connection is closed now.
         let _ = tokio::time::timeout(STOP_TIMEOUT, wait).await;
+    }
+
+    /// True when a transaction block has been left alone for longer than its session allows.
+    pub(super) async fn idle_block_too_old(&self) -> bool {
+        if self.busy.load(Ordering::Relaxed) {
+            return false;
+        }
+        let Ok(session) = self.session.try_lock() else { return false };
+        if session.status() == TransactionStatus::Idle {
+            return false;
+        }
+        let Some(limit) = session.idle_in_transaction_timeout() else { return false };
+        let answered = Duration::from_millis(self.answered_millis.load(Ordering::Relaxed));
+        self.began.elapsed().saturating_sub(answered) > limit
+    }
+
+    /// Tells the client why its connection ends. Nothing else is written now: no statement runs.
+    pub(super) fn say_idle_too_long(&self) {
+        let error =
+            Error::new(SqlState::IdleInTransactionTimeout, "terminating connection due to idle-in-transaction timeout")
+                .hint("COMMIT or ROLLBACK sooner, or SET idle_in_transaction_session_timeout = 0.");
+        let message = PgWireBackendMessage::ErrorResponse(error_info(&error, Severity::Fatal).into());
+        let mut bytes = BytesMut::new();
+        if message.encode(&mut bytes).is_ok() {
+            // A client that does not read is cut without a word.
+            let _ = (&self.watched).write_all(&bytes);
+        }
     }
 
     /// True when the client closed the connection, or said that it will and sends nothing more.
@@ -123,7 +166,8 @@ impl Connection {
         cancel: &CancellationToken,
         work: impl Future<Output = T>,
     ) -> T {
-        let _busy = Busy::new(&self.busy);
+        let _busy = Busy { connection: self };
+        self.busy.store(true, Ordering::Relaxed);
         tokio::select! {
             done = work => done,
             never = self.watch(asked, cancel) => match never {},
@@ -154,28 +198,111 @@ impl Connection {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let mut session = self.session.lock().await;
-        let statements = session.parse(text).map_err(|error| pg_error(&error))?;
+        let statements = session.parse(text).map_err(|error| self.failed(&mut session, &error))?;
         if statements.is_empty() {
             client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?;
         }
-        for statement in &statements {
+        for (index, statement) in statements.iter().enumerate() {
             let answer = session.execute(statement, cancel).await.map_err(|error| self.named(&error))?;
-            match answer {
-                Answer::Done { tag, notices } => {
-                    send_notices(client, &notices).await?;
-                    client.feed(command_complete(&tag, 0)).await?;
-                }
-                Answer::Rows { schema, rows, tag, notices } => {
-                    send_notices(client, &notices).await?;
-                    check_width(schema.fields().len()).map_err(|error| self.named(&error))?;
-                    client.feed(row_description(&schema)).await?;
-                    let formats = Formats::All(FieldFormat::Text);
-                    let count = send_rows(client, rows, &formats, cancel, &|error| self.named(error)).await?;
-                    client.feed(command_complete(&tag, count)).await?;
-                }
+            if matches!(answer, Answer::CopyIn(_)) && index + 1 < statements.len() {
+                let error = Error::unsupported("statements behind COPY FROM STDIN in one text are not supported")
+                    .hint("Send them when the copy is done.");
+                return Err(self.failed(&mut session, &error));
+            }
+            let sent = self.send_answer(client, answer, &session.time_zone(), cancel, false).await;
+            if sent.is_err() {
+                session.fail_block();
+            }
+            sent?;
+            self.after_statement(client, &session).await?;
+        }
+        Ok(())
+    }
+
+    /// Sends what a statement of the simple protocol answers, or one of the extended protocol that
+    /// gives no rows.
+    pub(super) async fn send_answer<C>(
+        &self,
+        client: &mut C,
+        answer: Answer,
+        zone: &TimeZone,
+        cancel: &CancellationToken,
+        extended: bool,
+    ) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        match answer {
+            Answer::Done { tag, notices } => {
+                send_notices(client, &notices).await?;
+                client.feed(command_complete(&tag, 0)).await?;
+            }
+            Answer::Rows { schema, rows, tag, notices } => {
+                send_notices(client, &notices).await?;
+                check_width(schema.fields().len()).map_err(|error| self.named(&error))?;
+                client.feed(row_description(&schema)).await?;
+                let mut buffer = RowBuffer::new(Formats::All(FieldFormat::Text), zone.clone());
+                let count = send_rows(client, rows, &mut buffer, cancel, &|error| self.named(error)).await?;
+                metrics::rows(count);
+                client.feed(command_complete(&tag, count)).await?;
+            }
+            Answer::CopyOut { schema, rows, options } => {
+                copy::send(client, &schema, rows, Encoder::new(&options, &schema, zone.clone()), cancel, &|error| {
+                    self.named(error)
+                })
+                .await?;
+            }
+            Answer::CopyIn(copy) => {
+                client.feed(copy::response(&copy)).await?;
+                client.flush().await?;
+                *self.copy.lock().await = Some(Receiving::new(*copy));
+                client.set_state(PgWireConnectionState::CopyInProgress(extended));
             }
         }
         Ok(())
+    }
+
+    /// Tells the client where the session stands and which of its reported settings changed.
+    pub(super) async fn after_statement<C>(&self, client: &mut C, session: &Session) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        metrics::statement();
+        self.show_status(client, session);
+        let changed = self.reported.lock().map(|mut reported| reported.changes(session)).unwrap_or_default();
+        for (name, value) in changed {
+            client.feed(PgWireBackendMessage::ParameterStatus(ParameterStatus::new(name, value))).await?;
+        }
+        Ok(())
+    }
+
+    /// Sets what ReadyForQuery says.
+    pub(super) fn show_status<C: ClientInfo>(&self, client: &mut C, session: &Session) {
+        client.set_transaction_status(match session.status() {
+            TransactionStatus::Idle => WireStatus::Idle,
+            TransactionStatus::InBlock => WireStatus::Transaction,
+            TransactionStatus::Failed => WireStatus::Error,
+        });
+    }
+
+    /// The settings that the client is told of when it connects.
+    pub(super) fn told(&self, session: &Session) -> Vec<(&'static str, String)> {
+        let told = Reported::of(session);
+        let pairs = REPORTED.into_iter().zip(told.0.iter().cloned()).collect();
+        if let Ok(mut reported) = self.reported.lock() {
+            *reported = told;
+        }
+        pairs
+    }
+
+    /// An error that fails an open block.
+    pub(super) fn failed(&self, session: &mut Session, error: &Error) -> PgWireError {
+        session.fail_block();
+        self.named(error)
     }
 
     /// A statement's error; one that was cancelled because the server stops says so.
@@ -188,6 +315,39 @@ impl Connection {
     }
 }
 
+/// The settings that clients keep track of.
+const REPORTED: [&str; 7] = [
+    "application_name",
+    "client_encoding",
+    "DateStyle",
+    "default_transaction_read_only",
+    "IntervalStyle",
+    "standard_conforming_strings",
+    "TimeZone",
+];
+
+/// The values that the client was told of.
+struct Reported(Vec<String>);
+
+impl Reported {
+    fn of(session: &Session) -> Reported {
+        Reported(REPORTED.iter().map(|name| session.setting(name).unwrap_or_default().to_owned()).collect())
+    }
+
+    /// What changed since it was told.
+    fn changes(&mut self, session: &Session) -> Vec<(String, String)> {
+        let mut changes = Vec::new();
+        for (name, told) in REPORTED.iter().zip(&mut self.0) {
+            let value = session.setting(name).unwrap_or_default();
+            if value != told.as_str() {
+                value.clone_into(told);
+                changes.push(((*name).to_owned(), value.to_owned()));
+            }
+        }
+        changes
+    }
+}
+
 /// Where the next cancel request for the connection arrives.
 pub(super) async fn cancel_requests<C: ClientInfo + Sync>(client: &C) -> Option<oneshot::Receiver<()>> {
     let handle = client.session_extensions().get::<Arc<ConnectionHandle>>()?;
@@ -195,18 +355,15 @@ pub(super) async fn cancel_requests<C: ClientInfo + Sync>(client: &C) -> Option<
 }
 
 /// Marks the connection as busy while it lives.
-struct Busy<'a>(&'a AtomicBool);
-
-impl<'a> Busy<'a> {
-    fn new(flag: &'a AtomicBool) -> Busy<'a> {
-        flag.store(true, Ordering::Relaxed);
-        Busy(flag)
-    }
+struct Busy<'a> {
+    connection: &'a Connection,
 }
 
 impl Drop for Busy<'_> {
     fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
+        let millis = u64::try_from(self.connection.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.connection.answered_millis.store(millis, Ordering::Relaxed);
+        self.connection.busy.store(false, Ordering::Relaxed);
     }
 }
 
@@ -235,7 +392,12 @@ impl SimpleQueryHandler for Connection {
             return Err(PgWireError::NotReadyForQuery);
         }
         client.set_state(PgWireConnectionState::QueryInProgress);
+        self.forget_unnamed().await;
         self.run_text(client, &query.query).await?;
+        if matches!(client.state(), PgWireConnectionState::CopyInProgress(_)) {
+            // What follows is said when the copy is done.
+            return Ok(());
+        }
         client.set_state(PgWireConnectionState::ReadyForQuery);
         let status = client.transaction_status();
         send_ready_for_query(client, status).await
@@ -264,6 +426,10 @@ impl PgWireServerHandlers for Handlers {
     }
 
     fn extended_query_handler(&self) -> Arc<impl ExtendedQueryHandler> {
+        Arc::clone(&self.connection)
+    }
+
+    fn copy_handler(&self) -> Arc<impl CopyHandler> {
         Arc::clone(&self.connection)
     }
 

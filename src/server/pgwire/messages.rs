@@ -1,7 +1,6 @@
 //! Messages of the protocol made from the engine's words.
 
-use arrow::datatypes::{DataType, Field, Schema};
-use pgwire::api::Type;
+use arrow::datatypes::{Field, Schema};
 use pgwire::api::results::{FieldFormat, FieldInfo};
 use pgwire::error::{ErrorInfo, PgWireError};
 use pgwire::messages::PgWireBackendMessage;
@@ -10,8 +9,8 @@ use pgwire::messages::response::{CommandComplete, NoticeResponse};
 
 use crate::engine::{Notice, Tag};
 use crate::server::errors;
-use crate::types::Error;
-use crate::types::text::is_bare_numeric;
+use crate::server::pg_types::pg_type;
+use crate::types::{Error, type_length, type_modifier};
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +63,9 @@ pub(super) fn tag_text(tag: &Tag, rows: u64) -> String {
         Tag::Update(count) => format!("UPDATE {count}"),
         Tag::Delete(count) => format!("DELETE {count}"),
         Tag::Select => format!("SELECT {rows}"),
+        Tag::Fetch => format!("FETCH {rows}"),
+        Tag::Move(count) => format!("MOVE {count}"),
+        Tag::CopyIn(count) => format!("COPY {count}"),
     }
 }
 
@@ -79,93 +81,15 @@ pub(super) fn describe(field: &Field, format: FieldFormat) -> FieldInfo {
     let data_type = field.data_type();
     let name = field.name().replace('\0', "\u{fffd}");
     let kind = pg_type(data_type);
-    let size = size(&kind);
-    FieldInfo::new(name, None, None, kind, format).with_type_size(size).with_type_modifier(modifier(data_type))
-}
-
-/// The PostgreSQL type of which a column's text is a value.
-fn pg_type(data_type: &DataType) -> Type {
-    match data_type {
-        DataType::Boolean => Type::BOOL,
-        DataType::Int8 | DataType::Int16 | DataType::UInt8 => Type::INT2,
-        DataType::Int32 | DataType::UInt16 => Type::INT4,
-        DataType::Int64 | DataType::UInt32 => Type::INT8,
-        DataType::Float16 | DataType::Float32 => Type::FLOAT4,
-        DataType::Float64 => Type::FLOAT8,
-        DataType::UInt64
-        | DataType::Decimal32(..)
-        | DataType::Decimal64(..)
-        | DataType::Decimal128(..)
-        | DataType::Decimal256(..) => Type::NUMERIC,
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Type::BYTEA,
-        DataType::FixedSizeBinary(16) => Type::UUID,
-        DataType::FixedSizeBinary(_) => Type::BYTEA,
-        DataType::Date32 | DataType::Date64 => Type::DATE,
-        DataType::Time32(_) | DataType::Time64(_) => Type::TIME,
-        DataType::Timestamp(_, None) => Type::TIMESTAMP,
-        DataType::Timestamp(_, Some(_)) => Type::TIMESTAMPTZ,
-        DataType::Interval(_) | DataType::Duration(_) => Type::INTERVAL,
-        DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => {
-            array_of(item.data_type())
-        }
-        DataType::Struct(_) => Type::RECORD,
-        DataType::Map(..) => Type::JSONB,
-        DataType::Dictionary(_, value) => pg_type(value),
-        _ => Type::TEXT,
-    }
-}
-
-fn array_of(item: &DataType) -> Type {
-    // An array of arrays has the type of its innermost items, as in PostgreSQL.
-    if let DataType::List(inner) | DataType::LargeList(inner) | DataType::FixedSizeList(inner, _) = item {
-        return array_of(inner.data_type());
-    }
-    match pg_type(item) {
-        Type::BOOL => Type::BOOL_ARRAY,
-        Type::INT2 => Type::INT2_ARRAY,
-        Type::INT4 => Type::INT4_ARRAY,
-        Type::INT8 => Type::INT8_ARRAY,
-        Type::FLOAT4 => Type::FLOAT4_ARRAY,
-        Type::FLOAT8 => Type::FLOAT8_ARRAY,
-        Type::NUMERIC => Type::NUMERIC_ARRAY,
-        Type::BYTEA => Type::BYTEA_ARRAY,
-        Type::UUID => Type::UUID_ARRAY,
-        Type::DATE => Type::DATE_ARRAY,
-        Type::TIME => Type::TIME_ARRAY,
-        Type::TIMESTAMP => Type::TIMESTAMP_ARRAY,
-        Type::TIMESTAMPTZ => Type::TIMESTAMPTZ_ARRAY,
-        Type::INTERVAL => Type::INTERVAL_ARRAY,
-        Type::RECORD => Type::RECORD_ARRAY,
-        Type::JSONB => Type::JSONB_ARRAY,
-        _ => Type::TEXT_ARRAY,
-    }
-}
-
-/// `pg_type.typlen`.
-fn size(kind: &Type) -> i16 {
-    match *kind {
-        Type::BOOL => 1,
-        Type::INT2 => 2,
-        Type::INT4 | Type::FLOAT4 | Type::DATE => 4,
-        Type::INT8 | Type::FLOAT8 | Type::TIME | Type::TIMESTAMP | Type::TIMESTAMPTZ => 8,
-        Type::UUID | Type::INTERVAL => 16,
-        _ => -1,
-    }
-}
-
-/// `pg_attribute.atttypmod`: precision and scale of a declared numeric, else none.
-fn modifier(data_type: &DataType) -> i32 {
-    match data_type {
-        DataType::Decimal128(precision, scale) if !is_bare_numeric(*precision, *scale) && *scale >= 0 => {
-            ((i32::from(*precision) << 16) | i32::from(*scale)) + 4
-        }
-        _ => -1,
-    }
+    let size = type_length(kind.oid());
+    FieldInfo::new(name, None, None, kind, format).with_type_size(size).with_type_modifier(type_modifier(data_type))
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+
+    use arrow::datatypes::DataType;
 
     use super::*;
 
@@ -180,7 +104,8 @@ mod tests {
         ];
         for (data_type, oid, length, typmod) in cases {
             let kind = pg_type(&data_type);
-            assert_eq!((kind.oid(), size(&kind), modifier(&data_type)), (oid, length, typmod), "{data_type}");
+            let found = (kind.oid(), type_length(kind.oid()), type_modifier(&data_type));
+            assert_eq!(found, (oid, length, typmod), "{data_type}");
         }
     }
 

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::server::errors;
 use crate::types::text::Column;
-use crate::types::{Error, Result, SqlState};
+use crate::types::{Error, Result, SqlState, TimeZone};
 
 /// PostgreSQL's bound on the columns of a result.
 const COLUMNS_MAX: usize = 1664;
@@ -77,7 +77,7 @@ pub(super) fn check_width(columns: usize) -> Result<()> {
 pub(super) async fn send_rows<C>(
     client: &mut C,
     mut rows: SendableRecordBatchStream,
-    formats: &Formats,
+    buffer: &mut RowBuffer,
     cancel: &CancellationToken,
     named: &(dyn Fn(&Error) -> PgWireError + Sync),
 ) -> PgWireResult<u64>
@@ -88,7 +88,6 @@ where
 {
     let cancelled = || named(&Error::new(SqlState::QueryCanceled, "canceling statement due to user request"));
     let mut count = 0;
-    let mut buffer = RowBuffer::new(formats.clone());
     loop {
         let next = match rows.next().now_or_never() {
             Some(next) => next,
@@ -112,13 +111,13 @@ where
         tokio::select! {
             biased;
             () = cancel.cancelled() => return Err(cancelled()),
-            sent = send_batch(client, &batch, &mut buffer, named) => sent?,
+            sent = send_batch(client, &batch, buffer, named) => sent?,
         }
         count += batch.num_rows() as u64;
     }
 }
 
-async fn send_batch<C>(
+pub(super) async fn send_batch<C>(
     client: &mut C,
     batch: &RecordBatch,
     buffer: &mut RowBuffer,
@@ -129,8 +128,7 @@ where
     C::Error: Debug,
     PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
 {
-    let columns: Vec<Column> =
-        batch.columns().iter().map(Column::new).collect::<Result<_>>().map_err(|error| named(&error))?;
+    let columns: Vec<Column> = buffer.columns(batch).map_err(|error| named(&error))?;
     for row in 0..batch.num_rows() {
         let row = buffer.encode(&columns, row).map_err(|error| named(&error))?;
         client.feed(PgWireBackendMessage::DataRow(row)).await?;
@@ -141,22 +139,19 @@ where
 /// Room for rows, used again and again.
 pub(super) struct RowBuffer {
     formats: Formats,
+    zone: TimeZone,
     scratch: Vec<u8>,
     row: BytesMut,
 }
 
 impl RowBuffer {
-    pub(super) fn new(formats: Formats) -> RowBuffer {
-        RowBuffer { formats, scratch: Vec::new(), row: BytesMut::with_capacity(BUFFER_BYTES) }
+    /// For columns in some formats; times are shown in a zone.
+    pub(super) fn new(formats: Formats, zone: TimeZone) -> RowBuffer {
+        RowBuffer { formats, zone, scratch: Vec::new(), row: BytesMut::with_capacity(BUFFER_BYTES) }
     }
 
-    /// The rows of a batch.
-    ///
-    /// # Errors
-    /// For a value that cannot be sent.
-    pub(super) fn encode_batch(&mut self, batch: &RecordBatch) -> Result<Vec<DataRow>> {
-        let columns: Vec<Column> = batch.columns().iter().map(Column::new).collect::<Result<_>>()?;
-        (0..batch.num_rows()).map(|row| self.encode(&columns, row)).collect()
+    fn columns(&self, batch: &RecordBatch) -> Result<Vec<Column>> {
+        batch.columns().iter().map(|column| Column::in_zone(column, &self.zone)).collect()
     }
 
     /// One row: for each column its length and bytes, or -1 for NULL.

@@ -9,9 +9,7 @@ use pgwire::api::auth::{
     ServerParameterProvider, StartupHandler, finish_authentication, protocol_negotiation,
     save_startup_parameters_to_metadata,
 };
-use pgwire::api::{
-    ClientInfo, ConnectionGuard, ConnectionHandle, METADATA_APPLICATION_NAME, METADATA_DATABASE, METADATA_USER,
-};
+use pgwire::api::{ClientInfo, ConnectionGuard, ConnectionHandle, METADATA_DATABASE, METADATA_USER};
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::startup::SecretKey;
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage, ProtocolVersion};
@@ -29,8 +27,8 @@ fn fatal(error: &Error) -> PgWireError {
     PgWireError::UserError(Box::new(error_info(error, Severity::Fatal)))
 }
 
-/// Checks what the client asks for.
-fn check(parameters: &HashMap<String, String>) -> Result<(), Error> {
+/// Checks what the client asks for, and gives the settings that it wants.
+fn check(parameters: &HashMap<String, String>) -> Result<Vec<(String, String)>, Error> {
     let user = parameters.get(METADATA_USER).map_or("", String::as_str);
     // PostgreSQL's rule: without a database, the one named like the user.
     let database = parameters.get(METADATA_DATABASE).map_or(user, String::as_str);
@@ -38,48 +36,69 @@ fn check(parameters: &HashMap<String, String>) -> Result<(), Error> {
         return Err(Error::new(SqlState::UndefinedDatabase, format!("database \"{database}\" does not exist"))
             .hint(format!("The database is named \"{DATABASE}\": psql -d {DATABASE}.")));
     }
+    let mut settings = Vec::new();
     for (name, value) in parameters {
-        let refuse = |text: String, hint: &str| Err(Error::unsupported(text).hint(hint));
         match name.to_ascii_lowercase().as_str() {
-            METADATA_USER | METADATA_DATABASE | METADATA_APPLICATION_NAME => {}
+            METADATA_USER | METADATA_DATABASE => {}
+            "replication" if matches!(value.as_str(), "false" | "off" | "no" | "0") => {}
+            "replication" => {
+                return Err(Error::unsupported("the replication protocol is not supported")
+                    .hint("Leave replication out; read a view with SELECT."));
+            }
+            "options" => settings.extend(options(value)?),
             "client_encoding" => {
-                let encoding = value.trim_matches(['\'', '"']).to_ascii_uppercase().replace(['-', '_'], "");
-                if !matches!(encoding.as_str(), "UTF8" | "UNICODE" | "SQLASCII") {
-                    return refuse(format!("client encoding \"{value}\" is not supported"), "Use UTF8.");
-                }
-            }
-            "replication" if !matches!(value.as_str(), "false" | "off" | "no" | "0") => {
-                return refuse("the replication protocol is not supported".to_owned(), "Leave replication out.");
-            }
-            "replication" => {}
-            // What clients ask for and always get.
-            "datestyle" if value.to_ascii_uppercase().starts_with("ISO") => {}
-            "timezone" if matches!(value.to_ascii_uppercase().as_str(), "UTC" | "GMT" | "ETC/UTC" | "Z") => {}
-            "intervalstyle" if value.eq_ignore_ascii_case("postgres") => {}
-            // Floats are always printed in as many digits as they have.
-            "extra_float_digits" if value.parse::<i8>().is_ok_and(|digits| digits >= 0) => {}
-            "options" if value.trim().is_empty() => {}
-            "options" => {
-                return refuse(
-                    "startup options are not supported".to_owned(),
-                    "Unset PGOPTIONS and use SET once connected.",
-                );
+                let encoding = value.trim_matches(['\'', '"']).to_ascii_lowercase();
+                // What is only ASCII is UTF-8 too.
+                let encoding = if encoding == "sql_ascii" { "utf8".to_owned() } else { encoding };
+                settings.push((name.clone(), encoding));
             }
             // Options of the protocol itself, which servers may not know.
             protocol if protocol.starts_with("_pq_.") => {}
-            _ => {
-                return refuse(
-                    format!("startup parameter \"{name}\" = \"{value}\" is not supported"),
-                    "Leave it out and use SET once connected.",
-                );
-            }
+            _ => settings.push((name.clone(), value.clone())),
         }
     }
-    Ok(())
+    Ok(settings)
 }
 
-/// The parameters that PostgreSQL reports at startup.
-struct Parameters;
+/// The settings in `-c name=value --name=value`; a backslash keeps a space.
+fn options(text: &str) -> Result<Vec<(String, String)>, Error> {
+    let mut words = vec![String::new()];
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        let word = words.last_mut();
+        match (character, word) {
+            ('\\', Some(word)) => word.extend(characters.next()),
+            (space, Some(word)) if space.is_whitespace() => {
+                if !word.is_empty() {
+                    words.push(String::new());
+                }
+            }
+            (other, Some(word)) => word.push(other),
+            (_, None) => {}
+        }
+    }
+    let mut settings = Vec::new();
+    let mut words = words.into_iter().filter(|word| !word.is_empty());
+    while let Some(word) = words.next() {
+        let assignment = match word.strip_prefix("--").or_else(|| word.strip_prefix("-c")) {
+            Some("") => words.next(),
+            Some(assignment) => Some(assignment.to_owned()),
+            None => None,
+        };
+        let pair = assignment.as_deref().and_then(|assignment| assignment.split_once('='));
+        let Some((name, value)) = pair else {
+            return Err(Error::new(SqlState::SyntaxError, format!("invalid command-line argument \"{word}\""))
+                .hint("Options are written -c name=value."));
+        };
+        settings.push((name.replace('-', "_"), value.to_owned()));
+    }
+    Ok(settings)
+}
+
+/// The parameters that PostgreSQL reports at startup; `settings` are those of the session.
+struct Parameters {
+    settings: Vec<(&'static str, String)>,
+}
 
 impl ServerParameterProvider for Parameters {
     fn server_parameters<C>(&self, client: &C) -> Option<HashMap<String, String>>
@@ -87,22 +106,16 @@ impl ServerParameterProvider for Parameters {
         C: ClientInfo,
     {
         let given = |key: &str| client.metadata().get(key).map_or("", String::as_str).to_owned();
-        let parameters = [
-            ("application_name", given(METADATA_APPLICATION_NAME)),
-            ("client_encoding", "UTF8".to_owned()),
-            ("DateStyle", "ISO, MDY".to_owned()),
-            ("default_transaction_read_only", "off".to_owned()),
+        let fixed = [
             ("in_hot_standby", "off".to_owned()),
             ("integer_datetimes", "on".to_owned()),
-            ("IntervalStyle", "postgres".to_owned()),
             ("is_superuser", "on".to_owned()),
             ("server_encoding", "UTF8".to_owned()),
             ("server_version", SERVER_VERSION.to_owned()),
             ("session_authorization", given(METADATA_USER)),
-            ("standard_conforming_strings", "on".to_owned()),
-            ("TimeZone", "UTC".to_owned()),
         ];
-        Some(parameters.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        let parameters = fixed.into_iter().chain(self.settings.iter().cloned());
+        Some(parameters.map(|(name, value)| (name.to_owned(), value)).collect())
     }
 }
 
@@ -119,7 +132,14 @@ impl StartupHandler for Connection {
         };
         protocol_negotiation(client, &startup).await?;
         save_startup_parameters_to_metadata(client, &startup);
-        check(client.metadata()).map_err(|error| fatal(&error))?;
+        let wanted = check(client.metadata()).map_err(|error| fatal(&error))?;
+        let settings = {
+            let mut session = self.session.lock().await;
+            for (name, value) in wanted {
+                session.set_at_start(&name, &value).map_err(|error| fatal(&error))?;
+            }
+            self.told(&session)
+        };
         let taken = self.slot.lock().is_ok_and(|mut slot| slot.take());
         if !taken {
             let error = Error::new(SqlState::TooManyConnections, "sorry, too many clients already")
@@ -136,7 +156,7 @@ impl StartupHandler for Connection {
         let (handle, guard) = self.manager.register(pid, secret);
         client.session_extensions().insert::<std::sync::Arc<ConnectionHandle>>(handle);
         client.session_extensions().insert::<ConnectionGuard>(guard);
-        finish_authentication(client, &Parameters).await
+        finish_authentication(client, &Parameters { settings }).await
     }
 }
 
@@ -157,15 +177,16 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_kept_or_refused() {
+    fn parameters_are_settings() {
         let with = |name, value| check(&parameters(&[("user", "clink"), (name, value)]));
-        assert!(with("client_encoding", "'utf-8'").is_ok());
-        assert!(with("extra_float_digits", "2").is_ok());
-        assert!(with("DateStyle", "ISO").is_ok());
-        for (name, value) in
-            [("client_encoding", "LATIN1"), ("TimeZone", "Asia/Tokyo"), ("options", "-c a=b"), ("x", "y")]
-        {
-            assert_eq!(with(name, value).expect_err(name).code(), SqlState::FeatureNotSupported);
-        }
+        let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        assert_eq!(with("client_encoding", "'UTF8'").expect("settings"), [pair("client_encoding", "utf8")]);
+        assert_eq!(with("TimeZone", "Asia/Tokyo").expect("settings"), [pair("TimeZone", "Asia/Tokyo")]);
+        assert_eq!(
+            with("options", "-c statement_timeout=5s -cTimeZone=UTC --search-path=a\\ b").expect("settings"),
+            [pair("statement_timeout", "5s"), pair("TimeZone", "UTC"), pair("search_path", "a b")]
+        );
+        assert!(with("options", "-d 5").is_err());
+        assert!(with("replication", "true").is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Values in PostgreSQL's binary format.
 
-use super::column::{Column, Kind};
-use crate::types::{Error, Result};
+use super::column::{Column, Kind, range};
+use crate::types::{Error, Result, SqlState, type_oid};
 
 /// Days from 1970 to 2000, PostgreSQL's epoch.
 const EPOCH_DAYS: i32 = 10_957;
@@ -11,7 +11,7 @@ impl Column {
     /// Writes a value that is not NULL as PostgreSQL's binary output does.
     ///
     /// # Errors
-    /// 0A000 for arrays and records, which are sent as text only.
+    /// 22P02 for arrays whose parts differ in length, 54000 for values beyond 2 GiB.
     pub(crate) fn write_binary(&self, row: usize, out: &mut Vec<u8>) -> Result<()> {
         match &self.kind {
             Kind::Null => {}
@@ -51,13 +51,77 @@ impl Column {
                 out.push(1);
                 self.write_text(row, out);
             }
-            Kind::List { .. } | Kind::Struct(_) => {
-                return Err(Error::unsupported("arrays and records in binary format are not supported yet")
-                    .hint("Ask for results in text format, or cast the column to text."));
+            Kind::List { .. } => self.write_array(row, out)?,
+            Kind::Struct(fields) => {
+                out.extend_from_slice(&count(fields.len())?.to_be_bytes());
+                for (_, field) in fields {
+                    out.extend_from_slice(&type_oid(field.data_type()).to_be_bytes());
+                    field.write_sized(row, out)?;
+                }
             }
         }
         Ok(())
     }
+
+    /// A value behind its length, or -1 for NULL.
+    pub(crate) fn write_sized(&self, row: usize, out: &mut Vec<u8>) -> Result<()> {
+        if self.is_null(row) {
+            out.extend_from_slice(&(-1_i32).to_be_bytes());
+            return Ok(());
+        }
+        let start = out.len();
+        out.extend_from_slice(&[0; 4]);
+        self.write_binary(row, out)?;
+        let length = count(out.len() - start - 4)?;
+        if let Some(place) = out.get_mut(start..start + 4) {
+            place.copy_from_slice(&length.to_be_bytes());
+        }
+        Ok(())
+    }
+
+    /// Dimensions, then the elements in order.
+    fn write_array(&self, row: usize, out: &mut Vec<u8>) -> Result<()> {
+        let mut lengths = Vec::new();
+        // The rows of the innermost column.
+        let (mut column, mut rows) = (self, vec![row]);
+        while let Kind::List { offsets, values } = &column.kind {
+            let mut length = None;
+            let mut inner = Vec::new();
+            for row in rows {
+                // A NULL among arrays has no length.
+                let items = if column.is_null(row) { 0..0 } else { range(offsets, row) };
+                if *length.get_or_insert(items.len()) != items.len() {
+                    return Err(Error::new(
+                        SqlState::InvalidText,
+                        "multidimensional arrays must have sub-arrays with matching dimensions",
+                    )
+                    .hint("Ask for the result in text format, or cast the array to text."));
+                }
+                inner.extend(items);
+            }
+            lengths.push(length.unwrap_or(0));
+            (column, rows) = (values, inner);
+        }
+        if rows.is_empty() {
+            lengths.clear();
+        }
+        let nulls = rows.iter().any(|row| column.is_null(*row));
+        out.extend_from_slice(&count(lengths.len())?.to_be_bytes());
+        out.extend_from_slice(&i32::from(nulls).to_be_bytes());
+        out.extend_from_slice(&type_oid(column.data_type()).to_be_bytes());
+        for length in lengths {
+            out.extend_from_slice(&count(length)?.to_be_bytes());
+            out.extend_from_slice(&1_i32.to_be_bytes());
+        }
+        for row in rows {
+            column.write_sized(row, out)?;
+        }
+        Ok(())
+    }
+}
+
+fn count(of: usize) -> Result<i32> {
+    i32::try_from(of).map_err(|_| Error::new(SqlState::ProgramLimitExceeded, "a value is longer than 2 GiB"))
 }
 
 /// PostgreSQL's numeric: groups of four decimal digits.
@@ -96,7 +160,32 @@ fn write_numeric(text: &[u8], out: &mut Vec<u8>) {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Int32Builder, ListBuilder};
+
     use super::*;
+
+    fn binary(array: ArrayRef, row: usize) -> Vec<i32> {
+        let mut out = Vec::new();
+        Column::new(&array).expect("prints").write_binary(row, &mut out).expect("fits");
+        out.chunks(4).map(|part| i32::from_be_bytes([part[0], part[1], part[2], part[3]])).collect()
+    }
+
+    #[test]
+    fn arrays_as_postgresql_sends_them() {
+        let mut builder = ListBuilder::new(Int32Builder::new());
+        builder.append_value([Some(1), None, Some(3)]);
+        builder.append_value([]);
+        let array: ArrayRef = Arc::new(builder.finish());
+        // Dimensions, has NULL, int4, length, first index; then each element behind its length.
+        assert_eq!(binary(Arc::clone(&array), 0), [1, 1, 23, 3, 1, 4, 1, -1, 4, 3]);
+        assert_eq!(binary(array, 1), [0, 0, 23]);
+        let mut builder = ListBuilder::new(ListBuilder::new(Int32Builder::new()));
+        builder.append_value([Some(vec![Some(1), Some(2)]), Some(vec![Some(3), Some(4)])]);
+        let nested: ArrayRef = Arc::new(builder.finish());
+        assert_eq!(binary(nested, 0), [2, 0, 23, 2, 1, 2, 1, 4, 1, 4, 2, 4, 3, 4, 4]);
+    }
 
     fn numeric(text: &str) -> Vec<i16> {
         let mut out = Vec::new();

@@ -15,7 +15,7 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 
 use super::datetime::{write_date, write_interval, write_time, write_timestamp};
 use super::number::{write_decimal, write_double, write_real};
-use crate::types::Result;
+use crate::types::{Result, TimeZone, is_bare_numeric};
 
 /// A column whose values can be printed.
 pub struct Column {
@@ -41,7 +41,7 @@ pub(super) enum Kind {
     FixedBytes(FixedSizeBinaryArray),
     Date(Date32Array),
     Time(Time64MicrosecondArray),
-    Timestamp { values: TimestampMicrosecondArray, zoned: bool },
+    Timestamp { values: TimestampMicrosecondArray, zone: Option<TimeZone> },
     Interval(IntervalMonthDayNanoArray),
     Duration(DurationMicrosecondArray),
     List { offsets: Vec<usize>, values: Box<Column> },
@@ -76,18 +76,20 @@ fn printed_type(data_type: &DataType) -> Option<DataType> {
     })
 }
 
-/// True for the types that stand for numeric without a declared scale: their trailing zeros are
-/// not printed.
-pub(crate) fn is_bare_numeric(precision: u8, scale: i8) -> bool {
-    precision == 38 && (scale == 10 || scale == 16)
-}
-
 impl Column {
-    /// Makes a column ready.
+    /// Makes a column ready; times are shown in UTC.
     ///
     /// # Errors
     /// 0A000 for a type that has no text form.
     pub fn new(array: &ArrayRef) -> Result<Column> {
+        Column::in_zone(array, &TimeZone::utc())
+    }
+
+    /// Makes a column ready; times are shown in a zone.
+    ///
+    /// # Errors
+    /// 0A000 for a type that has no text form.
+    pub(crate) fn in_zone(array: &ArrayRef, zone: &TimeZone) -> Result<Column> {
         let numeric_text = matches!(array.data_type(), DataType::Decimal256(..));
         let array = match printed_type(array.data_type()) {
             Some(data_type) => cast(array, &data_type)?,
@@ -112,8 +114,8 @@ impl Column {
             DataType::FixedSizeBinary(_) => Kind::FixedBytes(array.as_fixed_size_binary().clone()),
             DataType::Date32 => Kind::Date(array.as_primitive().clone()),
             DataType::Time64(TimeUnit::Microsecond) => Kind::Time(array.as_primitive().clone()),
-            DataType::Timestamp(TimeUnit::Microsecond, zone) => {
-                Kind::Timestamp { values: array.as_primitive().clone(), zoned: zone.is_some() }
+            DataType::Timestamp(TimeUnit::Microsecond, zoned) => {
+                Kind::Timestamp { values: array.as_primitive().clone(), zone: zoned.is_some().then(|| zone.clone()) }
             }
             DataType::Interval(IntervalUnit::MonthDayNano) => Kind::Interval(array.as_primitive().clone()),
             DataType::Duration(TimeUnit::Microsecond) => Kind::Duration(array.as_primitive().clone()),
@@ -121,14 +123,14 @@ impl Column {
                 let list = array.as_list::<i32>();
                 Kind::List {
                     offsets: list.value_offsets().iter().map(|o| usize::try_from(*o).unwrap_or(0)).collect(),
-                    values: Box::new(Column::new(list.values())?),
+                    values: Box::new(Column::in_zone(list.values(), zone)?),
                 }
             }
             DataType::LargeList(_) => {
                 let list = array.as_list::<i64>();
                 Kind::List {
                     offsets: list.value_offsets().iter().map(|o| usize::try_from(*o).unwrap_or(0)).collect(),
-                    values: Box::new(Column::new(list.values())?),
+                    values: Box::new(Column::in_zone(list.values(), zone)?),
                 }
             }
             DataType::FixedSizeList(_, size) => {
@@ -136,7 +138,7 @@ impl Column {
                 let list = array.as_fixed_size_list();
                 Kind::List {
                     offsets: (0..=list.len()).map(|row| row * size).collect(),
-                    values: Box::new(Column::new(list.values())?),
+                    values: Box::new(Column::in_zone(list.values(), zone)?),
                 }
             }
             DataType::Struct(fields) => {
@@ -145,7 +147,7 @@ impl Column {
                     fields
                         .iter()
                         .zip(columns)
-                        .map(|(field, column)| Ok((field.name().clone(), Column::new(column)?)))
+                        .map(|(field, column)| Ok((field.name().clone(), Column::in_zone(column, zone)?)))
                         .collect::<Result<_>>()?,
                 )
             }
@@ -153,8 +155,8 @@ impl Column {
                 let map = array.as_map();
                 Kind::Map {
                     offsets: map.value_offsets().iter().map(|o| usize::try_from(*o).unwrap_or(0)).collect(),
-                    keys: Box::new(Column::new(map.keys())?),
-                    values: Box::new(Column::new(map.values())?),
+                    keys: Box::new(Column::in_zone(map.keys(), zone)?),
+                    values: Box::new(Column::in_zone(map.values(), zone)?),
                 }
             }
             other => {
@@ -163,6 +165,11 @@ impl Column {
             }
         };
         Ok(Column { array, kind, numeric_text })
+    }
+
+    /// The type that is printed.
+    pub(crate) fn data_type(&self) -> &DataType {
+        if self.numeric_text { &DataType::Decimal128(38, 10) } else { self.array.data_type() }
     }
 
     /// True when the row has NULL here.
@@ -194,8 +201,15 @@ impl Column {
             Kind::Uuid(values) => write_uuid(out, values.value(row)),
             Kind::Date(values) => write_date(out, i64::from(values.value(row))),
             Kind::Time(values) => write_time(out, values.value(row)),
-            Kind::Timestamp { values, zoned } => {
-                write_timestamp(out, values.value(row), b' ', if *zoned { "+00" } else { "" });
+            Kind::Timestamp { values, zone: None } => write_timestamp(out, values.value(row), b' ', ""),
+            Kind::Timestamp { values, zone: Some(zone) } if zone.is_utc() => {
+                write_timestamp(out, values.value(row), b' ', "+00");
+            }
+            Kind::Timestamp { values, zone: Some(zone) } => {
+                let micros = values.value(row);
+                let mut offset = String::new();
+                zone.write_offset_at(micros, &mut offset);
+                write_timestamp(out, zone.local(micros), b' ', &offset);
             }
             Kind::Interval(values) => {
                 let value = values.value(row);
@@ -283,9 +297,9 @@ impl Column {
             Kind::Text(values) => write_json_string(out, values.value(row)),
             Kind::Bytes(values) => write_base64(out, values.value(row)),
             Kind::FixedBytes(values) => write_base64(out, values.value(row)),
-            Kind::Timestamp { values, zoned } => {
+            Kind::Timestamp { values, zone } => {
                 out.push(b'"');
-                write_timestamp(out, values.value(row), b'T', if *zoned { "Z" } else { "" });
+                write_timestamp(out, values.value(row), b'T', if zone.is_some() { "Z" } else { "" });
                 out.push(b'"');
             }
             // None of these has a character that JSON escapes.
@@ -340,7 +354,7 @@ impl Column {
     }
 }
 
-fn range(offsets: &[usize], row: usize) -> std::ops::Range<usize> {
+pub(super) fn range(offsets: &[usize], row: usize) -> std::ops::Range<usize> {
     let start = offsets.get(row).copied().unwrap_or(0);
     start..offsets.get(row + 1).copied().unwrap_or(start)
 }

@@ -7,5 +7,7 @@ mod number;
 mod rows;
 
 pub use column::Column;
-pub(crate) use column::{is_bare_numeric, write_json_string};
+pub(crate) use column::write_json_string;
+pub(crate) use datetime::{write_date, write_interval, write_time, write_timestamp};
+pub(crate) use number::{write_double, write_real};
 pub use rows::JsonObjects;

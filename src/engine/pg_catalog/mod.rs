@@ -1,0 +1,86 @@
+//! `pg_catalog` and `information_schema`: what clients ask to find out what is there.
+//!
+//! Facts about PostgreSQL itself (types, functions, operators) are datafusion-pg-catalog's static
+//! tables. Facts about our objects are made here from one version of the catalog, when a statement
+//! names the table.
+
+mod functions;
+mod information_schema;
+mod relations;
+mod rows;
+mod server;
+
+use std::sync::{Arc, OnceLock};
+
+use datafusion::catalog::TableProvider;
+use datafusion_pg_catalog::pg_catalog::{
+    PgCatalogSchemaProvider, PgCatalogStaticTables, context::EmptyContextProvider,
+};
+
+use crate::catalog::Catalog;
+use crate::types::{Result, fnv1a};
+
+pub(crate) use functions::functions;
+
+/// The schema of PostgreSQL's own tables.
+pub(crate) const PG_CATALOG: &str = "pg_catalog";
+/// The schema of the SQL standard's views.
+pub(crate) const INFORMATION_SCHEMA: &str = "information_schema";
+
+/// The number of the schema `pg_catalog`, as in PostgreSQL.
+const PG_CATALOG_OID: i32 = 11;
+/// The number of the schema `public`, as in PostgreSQL.
+const PUBLIC_OID: i32 = 2200;
+/// Relations are numbered from here, as PostgreSQL numbers the user's objects.
+const FIRST_OID: u64 = 16_384;
+/// The index of a relation's primary key has the relation's number and this.
+const INDEX_OID: i32 = 1 << 29;
+/// Schemas have numbers made of their names, from here.
+const SCHEMA_OID: i32 = 1 << 30;
+
+/// The number of a relation.
+fn relation_oid(id: crate::types::RelationId) -> i32 {
+    i32::try_from(FIRST_OID + id.0).unwrap_or(i32::MAX)
+}
+
+/// The number of a schema.
+fn schema_oid(name: &str) -> i32 {
+    match name {
+        PG_CATALOG => PG_CATALOG_OID,
+        "public" => PUBLIC_OID,
+        name => SCHEMA_OID | i32::try_from(fnv1a(name.as_bytes()) & 0x1fff_ffff).unwrap_or(0),
+    }
+}
+
+type Library = PgCatalogSchemaProvider<Arc<dyn datafusion::catalog::CatalogProviderList>, EmptyContextProvider>;
+
+/// A table of one of the two schemas; `None` when there is none of that name.
+///
+/// # Errors
+/// When the library's table cannot be read.
+pub(crate) fn table(catalog: &Catalog, schema: &str, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
+    if schema == INFORMATION_SCHEMA {
+        return information_schema::table(catalog, name);
+    }
+    if let Some(table) = relations::table(catalog, name)? {
+        return Ok(Some(table));
+    }
+    if let Some(table) = server::table(name)? {
+        return Ok(Some(table));
+    }
+    static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
+    let library = LIBRARY.get_or_init(|| {
+        let tables = PgCatalogStaticTables::try_new().ok()?;
+        let nothing: Arc<dyn datafusion::catalog::CatalogProviderList> =
+            Arc::new(datafusion::catalog::MemoryCatalogProviderList::new());
+        PgCatalogSchemaProvider::try_new(nothing, Arc::new(tables), EmptyContextProvider).ok()
+    });
+    let Some(library) = library else { return Ok(None) };
+    let table = library.build_table_by_name(name).map_err(crate::engine::error_of)?;
+    table.map(|table| table.try_into_table_provider().map_err(crate::engine::error_of)).transpose()
+}
+
+/// True for the schemas of this module.
+pub(crate) fn has_schema(name: &str) -> bool {
+    matches!(name, PG_CATALOG | INFORMATION_SCHEMA)
+}

@@ -1,0 +1,415 @@
+//! The tables of `pg_catalog` that tell of our relations, their columns and keys.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Schema};
+use datafusion::catalog::TableProvider;
+
+use super::rows::{Values, table as rows_table};
+use super::{INDEX_OID, INFORMATION_SCHEMA, PG_CATALOG, relation_oid, schema_oid};
+use crate::catalog::{Catalog, Definition, Object, ObjectKind};
+use crate::types::{Result, type_length, type_modifier, type_oid};
+
+/// The owner of everything.
+pub(super) const OWNER: i32 = 10;
+
+pub(super) fn table(catalog: &Catalog, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
+    Ok(Some(match name {
+        "pg_class" => classes(catalog)?,
+        "pg_attribute" => attributes(catalog)?,
+        "pg_attrdef" => defaults(catalog)?,
+        "pg_namespace" => namespaces(catalog)?,
+        "pg_index" => indexes(catalog)?,
+        "pg_constraint" => constraints(catalog)?,
+        "pg_tables" => tables(catalog)?,
+        "pg_views" => views(catalog, ObjectKind::View)?,
+        "pg_matviews" => views(catalog, ObjectKind::MaterializedView)?,
+        "pg_indexes" => index_views(catalog)?,
+        _ => return Ok(None),
+    }))
+}
+
+/// What can be read: sinks cannot.
+pub(super) fn shown(catalog: &Catalog) -> impl Iterator<Item = &Arc<Object>> {
+    catalog.objects().filter(|object| object.kind != ObjectKind::Sink)
+}
+
+/// `pg_class.relkind`.
+pub(super) fn kind_of(object: &Object) -> &'static str {
+    match object.kind {
+        ObjectKind::Table if object.is_external() => "f",
+        ObjectKind::Table => "r",
+        ObjectKind::View => "v",
+        ObjectKind::MaterializedView => "m",
+        // A sink is no relation; it is left out before.
+        ObjectKind::Sink => "r",
+    }
+}
+
+/// The columns of the primary key that the user declared.
+pub(super) fn declared_key(object: &Object) -> &[usize] {
+    match &object.definition {
+        Definition::Table(table) => &table.key,
+        _ => &[],
+    }
+}
+
+/// The name of a primary key's index and constraint.
+pub(super) fn key_name(object: &Object) -> String {
+    format!("{}_pkey", object.name)
+}
+
+/// A default as its expression is written.
+pub(super) fn default_text(object: &Object, column: usize) -> Option<String> {
+    match &object.definition {
+        Definition::Table(table) => table.columns.get(column)?.default.as_ref().map(ToString::to_string),
+        _ => None,
+    }
+}
+
+/// The most characters of a column.
+pub(super) fn length_max(object: &Object, column: usize) -> Option<usize> {
+    match &object.definition {
+        Definition::Table(table) => table.columns.get(column)?.length_max,
+        _ => None,
+    }
+}
+
+/// The type of a column: text with a length is `varchar`.
+pub(super) fn column_type(object: &Object, column: usize, data_type: &DataType) -> (u32, i32) {
+    const VARCHAR: u32 = 1043;
+    match length_max(object, column).and_then(|length| i32::try_from(length).ok()) {
+        Some(length) => (VARCHAR, length.saturating_add(4)),
+        None => (type_oid(data_type), type_modifier(data_type)),
+    }
+}
+
+pub(super) fn schema(object: &Object) -> Arc<Schema> {
+    object.row_schema().unwrap_or_else(|| Arc::new(Schema::empty()))
+}
+
+struct Class {
+    oid: i32,
+    name: String,
+    namespace: i32,
+    kind: &'static str,
+    columns: i16,
+    has_index: bool,
+}
+
+fn small(count: usize) -> i16 {
+    i16::try_from(count).unwrap_or(i16::MAX)
+}
+
+fn classes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
+    let mut rows = Vec::new();
+    for object in shown(catalog) {
+        let (oid, namespace) = (relation_oid(object.id), schema_oid(&object.schema));
+        let key = declared_key(object);
+        rows.push(Class {
+            oid,
+            name: object.name.clone(),
+            namespace,
+            kind: kind_of(object),
+            columns: small(schema(object).fields().len()),
+            has_index: !key.is_empty(),
+        });
+        if !key.is_empty() {
+            rows.push(Class {
+                oid: oid + INDEX_OID,
+                name: key_name(object),
+                namespace,
+                kind: "i",
+                columns: small(key.len()),
+                has_index: false,
+            });
+        }
+    }
+    rows_table(
+        &rows,
+        &[
+            ("oid", Values::Int(|row| Some(row.oid))),
+            ("relname", Values::Text(|row| Some(row.name.clone()))),
+            ("relnamespace", Values::Int(|row| Some(row.namespace))),
+            ("reltype", Values::Int(|_| Some(0))),
+            ("reloftype", Values::Int(|_| Some(0))),
+            ("relowner", Values::Int(|_| Some(OWNER))),
+            // The index is a B-tree to those who ask.
+            ("relam", Values::Int(|row| Some(if row.kind == "i" { 403 } else { 0 }))),
+            ("relfilenode", Values::Int(|row| Some(row.oid))),
+            ("reltablespace", Values::Int(|_| Some(0))),
+            ("relpages", Values::Int(|_| Some(0))),
+            ("reltuples", Values::Real(|_| -1.0)),
+            ("relallvisible", Values::Int(|_| Some(0))),
+            ("reltoastrelid", Values::Int(|_| Some(0))),
+            ("relhasindex", Values::Boolean(|row| row.has_index)),
+            ("relisshared", Values::Boolean(|_| false)),
+            ("relpersistence", Values::Text(|_| Some("p".into()))),
+            ("relkind", Values::Text(|row| Some(row.kind.into()))),
+            ("relnatts", Values::Small(|row| row.columns)),
+            ("relchecks", Values::Small(|_| 0)),
+            ("relhasrules", Values::Boolean(|row| row.kind == "v")),
+            ("relhastriggers", Values::Boolean(|_| false)),
+            ("relhassubclass", Values::Boolean(|_| false)),
+            ("relrowsecurity", Values::Boolean(|_| false)),
+            ("relforcerowsecurity", Values::Boolean(|_| false)),
+            ("relispopulated", Values::Boolean(|_| true)),
+            ("relreplident", Values::Text(|_| Some("d".into()))),
+            ("relispartition", Values::Boolean(|_| false)),
+            ("relrewrite", Values::Int(|_| Some(0))),
+            ("relfrozenxid", Values::Int(|_| Some(0))),
+            ("relminmxid", Values::Int(|_| Some(0))),
+            ("relacl", Values::NoTexts),
+            ("reloptions", Values::NoTexts),
+            ("relpartbound", Values::Text(|_| None)),
+        ],
+    )
+}
+
+struct Attribute {
+    relation: i32,
+    name: String,
+    number: i16,
+    type_oid: i32,
+    length: i16,
+    modifier: i32,
+    dimensions: i32,
+    not_null: bool,
+    has_default: bool,
+}
+
+fn attributes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
+    let mut rows = Vec::new();
+    for object in shown(catalog) {
+        let schema = schema(object);
+        let key = declared_key(object);
+        let attribute = |relation: i32, number: usize, column: usize| {
+            let field = schema.fields().get(column)?;
+            let (oid, modifier) = column_type(object, column, field.data_type());
+            Some(Attribute {
+                relation,
+                name: field.name().clone(),
+                number: small(number),
+                type_oid: i32::try_from(oid).unwrap_or(0),
+                length: type_length(oid),
+                modifier,
+                dimensions: i32::from(matches!(field.data_type(), DataType::List(_))),
+                // Only tables promise it.
+                not_null: object.kind == ObjectKind::Table && !field.is_nullable(),
+                has_default: default_text(object, column).is_some(),
+            })
+        };
+        let oid = relation_oid(object.id);
+        rows.extend((0..schema.fields().len()).filter_map(|column| attribute(oid, column + 1, column)));
+        rows.extend(key.iter().enumerate().filter_map(|(at, column)| attribute(oid + INDEX_OID, at + 1, *column)));
+    }
+    rows_table(
+        &rows,
+        &[
+            ("attrelid", Values::Int(|row| Some(row.relation))),
+            ("attname", Values::Text(|row| Some(row.name.clone()))),
+            ("atttypid", Values::Int(|row| Some(row.type_oid))),
+            ("attstattarget", Values::Int(|_| Some(-1))),
+            ("attlen", Values::Small(|row| row.length)),
+            ("attnum", Values::Small(|row| row.number)),
+            ("attndims", Values::Int(|row| Some(row.dimensions))),
+            ("attcacheoff", Values::Int(|_| Some(-1))),
+            ("atttypmod", Values::Int(|row| Some(row.modifier))),
+            ("attbyval", Values::Boolean(|row| (1..=8).contains(&row.length))),
+            ("attalign", Values::Text(|_| Some("i".into()))),
+            ("attstorage", Values::Text(|row| Some(if row.length < 0 { "x" } else { "p" }.into()))),
+            ("attcompression", Values::Text(|_| Some(String::new()))),
+            ("attnotnull", Values::Boolean(|row| row.not_null)),
+            ("atthasdef", Values::Boolean(|row| row.has_default)),
+            ("atthasmissing", Values::Boolean(|_| false)),
+            ("attidentity", Values::Text(|_| Some(String::new()))),
+            ("attgenerated", Values::Text(|_| Some(String::new()))),
+            ("attisdropped", Values::Boolean(|_| false)),
+            ("attislocal", Values::Boolean(|_| true)),
+            ("attinhcount", Values::Int(|_| Some(0))),
+            ("attcollation", Values::Int(|row| Some(if matches!(row.type_oid, 25 | 1043) { 100 } else { 0 }))),
+            ("attacl", Values::NoTexts),
+            ("attoptions", Values::NoTexts),
+            ("attfdwoptions", Values::NoTexts),
+            ("attmissingval", Values::Text(|_| None)),
+        ],
+    )
+}
+
+fn defaults(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
+    let mut rows = Vec::new();
+    for object in shown(catalog) {
+        for column in 0..schema(object).fields().len() {
+            if let Some(text) = default_text(object, column) {
+                rows.push((relation_oid(object.id), small(column + 1), text));
+            }
+        }
+    }
+    rows_table(
+        &rows,
+        &[
+            ("oid", Values::Int(|row| Some(row.0 ^ (i32::from(row.1) << 20)))),
+            ("adrelid", Values::Int(|row| Some(row.0))),
+            ("adnum", Values::Small(|row| row.1)),
+            ("adbin", Values::Text(|row| Some(row.2.clone()))),
+        ],
+    )
+}
+
+fn namespaces(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
+    let own = [PG_CATALOG, INFORMATION_SCHEMA, crate::engine::system_tables::SCHEMA];
+    let rows: Vec<String> = catalog.schemas().chain(own).map(str::to_owned).collect();
+    rows_table(
+        &rows,
+        &[
+            ("oid", Values::Int(|name| Some(schema_oid(name)))),
+            ("nspname", Values::Text(|name| Some(name.clone()))),
+            ("nspowner", Values::Int(|_| Some(OWNER))),
+            ("nspacl", Values::NoTexts),
+            ("options", Values::NoTexts),
+        ],
+    )
+}
+
+/// Column numbers as PostgreSQL prints an `int2vector`.
+fn vector(key: &[usize]) -> String {
+    key.iter().map(|column| (column + 1).to_string()).collect::<Vec<_>>().join(" ")
+}
+
+fn keyed(catalog: &Catalog) -> Vec<&Arc<Object>> {
+    shown(catalog).filter(|object| !declared_key(object).is_empty()).collect()
+}
+
+fn indexes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
+    rows_table(
+        &keyed(catalog),
+        &[
+            ("indexrelid", Values::Int(|object| Some(relation_oid(object.id) + INDEX_OID))),
+            ("indrelid", Values::Int(|object| Some(relation_oid(object.id)))),
+            ("indnatts", Values::Small(|object| small(declared_key(object).len()))),
+            ("indnkeyatts", Values::Small(|object| small(declared_key(object).len()))),
+            ("indisunique", Values::Boolean(|_| true)),
+            ("indnullsnotdistinct", Values::Boolean(|_| false)),
+            ("indisprimary", Values::Boolean(|_| true)),
+            ("indisexclusion", Values::Boolean(|_| false)),
+            ("indimmediate", Values::Boolean(|_| true)),
+            ("indisclustered", Values::Boolean(|_| false)),
+            ("indisvalid", Values::Boolean(|_| true)),
+            ("indcheckxmin", Values::Boolean(|_| false)),
+            ("indisready", Values::Boolean(|_| true)),
+            ("indislive", Values::Boolean(|_| true)),
+            ("indisreplident", Values::Boolean(|_| false)),
+            ("indkey", Values::Text(|object| Some(vector(declared_key(object))))),
+            ("indcollation", Values::Text(|object| Some(vec!["0"; declared_key(object).len()].join(" ")))),
+            ("indclass", Values::Text(|object| Some(vec!["0"; declared_key(object).len()].join(" ")))),
+            ("indoption", Values::Text(|object| Some(vec!["0"; declared_key(object).len()].join(" ")))),
+            ("indexprs", Values::Text(|_| None)),
+            ("indpred", Values::Text(|_| None)),
+        ],
+    )
+}
+
+fn constraints(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
+    rows_table(
+        &keyed(catalog),
+        &[
+            ("oid", Values::Int(|object| Some(relation_oid(object.id) + INDEX_OID))),
+            ("conname", Values::Text(|object| Some(key_name(object)))),
+            ("connamespace", Values::Int(|object| Some(schema_oid(&object.schema)))),
+            ("contype", Values::Text(|_| Some("p".into()))),
+            ("condeferrable", Values::Boolean(|_| false)),
+            ("condeferred", Values::Boolean(|_| false)),
+            ("convalidated", Values::Boolean(|_| true)),
+            ("conrelid", Values::Int(|object| Some(relation_oid(object.id)))),
+            ("contypid", Values::Int(|_| Some(0))),
+            ("conindid", Values::Int(|object| Some(relation_oid(object.id) + INDEX_OID))),
+            ("conparentid", Values::Int(|_| Some(0))),
+            ("confrelid", Values::Int(|_| Some(0))),
+            ("confupdtype", Values::Text(|_| Some(" ".into()))),
+            ("confdeltype", Values::Text(|_| Some(" ".into()))),
+            ("confmatchtype", Values::Text(|_| Some(" ".into()))),
+            ("conislocal", Values::Boolean(|_| true)),
+            ("coninhcount", Values::Int(|_| Some(0))),
+            ("connoinherit", Values::Boolean(|_| true)),
+            (
+                "conkey",
+                Values::Numbers(|object| Some(declared_key(object).iter().map(|column| small(column + 1)).collect())),
+            ),
+            ("confkey", Values::Numbers(|_| None)),
+            ("conbin", Values::Text(|_| None)),
+        ],
+    )
+}
+
+fn tables(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
+    let rows: Vec<&Arc<Object>> = shown(catalog).filter(|object| object.kind == ObjectKind::Table).collect();
+    rows_table(
+        &rows,
+        &[
+            ("schemaname", Values::Text(|object| Some(object.schema.clone()))),
+            ("tablename", Values::Text(|object| Some(object.name.clone()))),
+            ("tableowner", Values::Text(|_| Some("clink".into()))),
+            ("tablespace", Values::Text(|_| None)),
+            ("hasindexes", Values::Boolean(|object| !declared_key(object).is_empty())),
+            ("hasrules", Values::Boolean(|_| false)),
+            ("hastriggers", Values::Boolean(|_| false)),
+            ("rowsecurity", Values::Boolean(|_| false)),
+        ],
+    )
+}
+
+/// The query of a view's text.
+pub(super) fn query_text(object: &Object) -> String {
+    object
+        .text
+        .split_once(" AS\n")
+        .or_else(|| object.text.split_once(" AS "))
+        .map_or_else(|| object.text.clone(), |(_, query)| query.trim_end_matches(';').to_owned())
+}
+
+fn views(catalog: &Catalog, kind: ObjectKind) -> Result<Arc<dyn TableProvider>> {
+    let rows: Vec<&Arc<Object>> = shown(catalog).filter(|object| object.kind == kind).collect();
+    let name: (&str, &str) =
+        if kind == ObjectKind::View { ("viewname", "viewowner") } else { ("matviewname", "matviewowner") };
+    rows_table(
+        &rows,
+        &[
+            ("schemaname", Values::Text(|object| Some(object.schema.clone()))),
+            (name.0, Values::Text(|object| Some(object.name.clone()))),
+            (name.1, Values::Text(|_| Some("clink".into()))),
+            ("ispopulated", Values::Boolean(|_| true)),
+            ("definition", Values::Text(|object| Some(query_text(object)))),
+        ],
+    )
+}
+
+fn index_views(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
+    rows_table(
+        &keyed(catalog),
+        &[
+            ("schemaname", Values::Text(|object| Some(object.schema.clone()))),
+            ("tablename", Values::Text(|object| Some(object.name.clone()))),
+            ("indexname", Values::Text(|object| Some(key_name(object)))),
+            ("tablespace", Values::Text(|_| None)),
+            ("indexdef", Values::Text(|object| Some(index_definition(object)))),
+        ],
+    )
+}
+
+/// The names of the primary key's columns.
+pub(super) fn key_columns(object: &Object) -> String {
+    let schema = schema(object);
+    let names = declared_key(object).iter().filter_map(|column| schema.fields().get(*column));
+    names.map(|field| crate::sql::quoted_name(field.name())).collect::<Vec<_>>().join(", ")
+}
+
+/// `CREATE UNIQUE INDEX …` as PostgreSQL would say it.
+pub(super) fn index_definition(object: &Object) -> String {
+    format!(
+        "CREATE UNIQUE INDEX {} ON {}.{} USING btree ({})",
+        crate::sql::quoted_name(&key_name(object)),
+        crate::sql::quoted_name(&object.schema),
+        crate::sql::quoted_name(&object.name),
+        key_columns(object)
+    )
+}

@@ -1,0 +1,153 @@
+//! Cursors of SQL: `DECLARE`, `FETCH`, `MOVE`, `CLOSE`.
+//!
+//! A cursor is an open query that goes forward. It ends with its transaction block unless it was
+//! declared `WITH HOLD`.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use datafusion::execution::SendableRecordBatchStream;
+use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use futures::StreamExt as _;
+
+use crate::sql::Fetch;
+use crate::types::{Error, Result, SqlState};
+
+use super::api::{Answer, Tag};
+use super::interrupt::Interrupt;
+
+/// The most cursors of a session.
+const CURSORS_MAX: usize = 1_000;
+
+/// The cursors of a session.
+#[derive(Default)]
+pub(crate) struct Cursors(HashMap<String, Cursor>);
+
+struct Cursor {
+    schema: SchemaRef,
+    /// In a lock only so that a session may be shared between threads.
+    rows: Option<Mutex<SendableRecordBatchStream>>,
+    /// Rows that were read and not fetched.
+    rest: Option<RecordBatch>,
+    hold: bool,
+}
+
+impl Cursors {
+    /// Checks that a cursor of that name can be declared.
+    ///
+    /// # Errors
+    /// 42P03, 54000.
+    pub(crate) fn check_new(&self, name: &str) -> Result<()> {
+        if self.0.contains_key(name) {
+            return Err(Error::new(SqlState::DuplicateCursor, format!("cursor \"{name}\" already exists"))
+                .hint(format!("CLOSE {name} first, or choose another name.")));
+        }
+        if self.0.len() >= CURSORS_MAX {
+            return Err(Error::new(
+                SqlState::ProgramLimitExceeded,
+                format!("a session may have at most {CURSORS_MAX} cursors"),
+            )
+            .hint("CLOSE those that are done."));
+        }
+        Ok(())
+    }
+
+    /// Keeps an open query under a name.
+    pub(crate) fn declare(&mut self, name: String, hold: bool, schema: SchemaRef, rows: SendableRecordBatchStream) {
+        self.0.insert(name, Cursor { schema, rows: Some(Mutex::new(rows)), rest: None, hold });
+    }
+
+    /// The columns of a cursor.
+    ///
+    /// # Errors
+    /// 34000.
+    pub(crate) fn schema(&self, name: &str) -> Result<SchemaRef> {
+        self.0.get(name).map(|cursor| SchemaRef::clone(&cursor.schema)).ok_or_else(|| missing(name))
+    }
+
+    /// Closes a cursor; `None`: all.
+    ///
+    /// # Errors
+    /// 34000.
+    pub(crate) fn close(&mut self, name: Option<&str>) -> Result<()> {
+        match name {
+            None => self.0.clear(),
+            Some(name) => {
+                self.0.remove(name).ok_or_else(|| missing(name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The block has ended: only cursors WITH HOLD stay, and after a ROLLBACK those of before it.
+    pub(crate) fn end_block(&mut self) {
+        self.0.retain(|_, cursor| cursor.hold);
+    }
+
+    /// Gives the next rows, or goes past them.
+    ///
+    /// # Errors
+    /// 34000; those of the query, which end the cursor.
+    pub(crate) async fn fetch(&mut self, fetch: &Fetch, interrupt: &Interrupt) -> Result<Answer> {
+        let cursor = self.0.get_mut(&fetch.name).ok_or_else(|| missing(&fetch.name))?;
+        let wanted = fetch.rows.map_or(usize::MAX, |rows| usize::try_from(rows).unwrap_or(usize::MAX));
+        let rows = cursor.rows.take().map(|rows| rows.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let rest = cursor.rest.take();
+        let (taken, rest, rows) = interrupt.run(take(rest, rows, wanted, fetch.is_move)).await?;
+        (cursor.rest, cursor.rows) = (rest, rows.map(Mutex::new));
+        if fetch.is_move {
+            return Ok(Answer::Done { tag: Tag::Move(taken.count), notices: Vec::new() });
+        }
+        let schema = SchemaRef::clone(&cursor.schema);
+        let stream = futures::stream::iter(taken.batches.into_iter().map(Ok));
+        let rows = Box::pin(RecordBatchStreamAdapter::new(SchemaRef::clone(&schema), stream));
+        Ok(Answer::Rows { schema, rows, tag: Tag::Fetch, notices: Vec::new() })
+    }
+}
+
+#[derive(Default)]
+struct Taken {
+    batches: Vec<RecordBatch>,
+    count: u64,
+}
+
+async fn take(
+    mut rest: Option<RecordBatch>,
+    mut rows: Option<SendableRecordBatchStream>,
+    mut wanted: usize,
+    drop_rows: bool,
+) -> Result<(Taken, Option<RecordBatch>, Option<SendableRecordBatchStream>)> {
+    let mut taken = Taken::default();
+    while wanted > 0 {
+        let batch = match rest.take() {
+            Some(batch) => batch,
+            None => match rows.as_mut() {
+                None => break,
+                Some(stream) => match stream.next().await {
+                    None => {
+                        rows = None;
+                        break;
+                    }
+                    Some(batch) => batch.map_err(crate::engine::error_of)?,
+                },
+            },
+        };
+        let now = batch.num_rows().min(wanted);
+        if now < batch.num_rows() {
+            rest = Some(batch.slice(now, batch.num_rows() - now));
+        }
+        wanted -= now;
+        taken.count += now as u64;
+        if !drop_rows && now > 0 {
+            taken.batches.push(batch.slice(0, now));
+        }
+    }
+    Ok((taken, rest, rows))
+}
+
+fn missing(name: &str) -> Error {
+    Error::new(SqlState::InvalidCursorName, format!("cursor \"{name}\" does not exist"))
+        .hint("DECLARE it first; a cursor without WITH HOLD ends with its transaction block.")
+}

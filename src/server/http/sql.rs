@@ -1,0 +1,220 @@
+//! `POST /api/v1/sql`: statements in, JSON lines or one Arrow stream out.
+
+use std::time::Duration;
+
+use arrow::datatypes::{DataType, SchemaRef};
+use axum::body::{Body, Bytes};
+use axum::extract::rejection::BytesRejection;
+use axum::extract::{RawQuery, State};
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{IntoResponse, Response};
+use datafusion::execution::SendableRecordBatchStream;
+use futures::stream;
+use serde_json::{Map, Value, json};
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::body::{RowPrinter, arrow_stream, next_batch};
+use super::error::ApiError;
+use super::parameters::Parameters;
+use super::serve::Shared;
+use crate::engine::{Answer, Parameter, Session, Tag};
+use crate::server::errors;
+use crate::types::{Error, Result, SqlState};
+
+/// What a statement may take when its text does not say otherwise.
+const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
+const ARROW: &str = "application/vnd.apache.arrow.stream";
+
+/// What the body says.
+struct Wanted {
+    sql: String,
+    parameters: Vec<Option<String>>,
+}
+
+/// Runs the statements of the body in a session of their own; the last one's rows are the answer.
+pub(super) async fn sql(
+    State(shared): State<Shared>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+    body: std::result::Result<Bytes, BytesRejection>,
+) -> std::result::Result<Response, ApiError> {
+    Parameters::parse(query.as_deref())?.finish("none")?;
+    let body = body.map_err(|rejection| ApiError::rejected(rejection.status(), rejection.body_text()))?;
+    let wanted = wanted(&headers, &body)?;
+    let arrow = headers.get_all(ACCEPT).iter().any(|accept| accept.to_str().is_ok_and(|accept| accept.contains(ARROW)));
+    let mut session = shared.engine.session();
+    session.set_at_start("statement_timeout", &STATEMENT_TIMEOUT.as_millis().to_string())?;
+    // A client that goes away drops the request, and what runs with it.
+    let cancel = CancellationToken::new();
+    let guard = cancel.clone().drop_guard();
+    let answer = run(&mut session, wanted, &cancel).await?;
+    respond(answer, arrow, guard).await
+}
+
+fn wanted(headers: &HeaderMap, body: &[u8]) -> std::result::Result<Wanted, ApiError> {
+    let text = std::str::from_utf8(body).map_err(|_| ApiError::malformed("the body is not UTF-8"))?;
+    let is_json = headers.get(CONTENT_TYPE).is_some_and(|content| content.as_bytes().starts_with(b"application/json"));
+    if !is_json {
+        return Ok(Wanted { sql: text.to_owned(), parameters: Vec::new() });
+    }
+    let shape = "The body is {\"sql\": \"SELECT …\", \"params\": […]}; with another Content-Type it is the text of the statement.";
+    let bad = |message: String| ApiError::malformed(message).hint(shape);
+    let mut object: Map<String, Value> =
+        serde_json::from_str(text).map_err(|error| bad(format!("the body is no JSON object: {error}")))?;
+    let Some(Value::String(sql)) = object.remove("sql") else {
+        return Err(bad("\"sql\" is missing or no string".to_owned()));
+    };
+    let parameters = match object.remove("params") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::Array(values)) => values.iter().map(parameter).collect(),
+        Some(_) => return Err(bad("\"params\" is no array".to_owned())),
+    };
+    if let Some(name) = object.keys().next() {
+        return Err(bad(format!("unknown member \"{name}\"")));
+    }
+    Ok(Wanted { sql, parameters })
+}
+
+/// A JSON value as the text of a parameter.
+fn parameter(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.clone()),
+        other => Some(other.to_string()),
+    }
+}
+
+async fn run(session: &mut Session, wanted: Wanted, cancel: &CancellationToken) -> Result<Answer> {
+    let statements = session.parse(&wanted.sql)?;
+    let Some((last, before)) = statements.split_last() else {
+        return Err(Error::new(SqlState::SyntaxError, "the body has no statement").hint("Send SQL, such as SELECT 1."));
+    };
+    if !wanted.parameters.is_empty() && !before.is_empty() {
+        return Err(Error::unsupported("parameters of more than one statement are not supported")
+            .hint("Send the statements one by one."));
+    }
+    for statement in before {
+        let answer = session.execute(statement, cancel).await?;
+        drain(answer).await?;
+    }
+    if wanted.parameters.is_empty() {
+        return session.execute(last, cancel).await;
+    }
+    let prepared = session.prepare(last.clone(), &[]).await?;
+    if prepared.parameter_types().len() != wanted.parameters.len() {
+        return Err(Error::new(
+            SqlState::ProtocolViolation,
+            format!(
+                "the statement has {} parameters and \"params\" has {} values",
+                prepared.parameter_types().len(),
+                wanted.parameters.len()
+            ),
+        )
+        .hint("Give one value for each of $1, $2 and so on."));
+    }
+    let types: Vec<DataType> = prepared.parameter_types().to_vec();
+    let values = wanted.parameters.into_iter().zip(types);
+    let values: Vec<Parameter> = values.map(|(text, data_type)| Parameter { text, data_type }).collect();
+    session.execute_prepared(&prepared, &values, cancel).await
+}
+
+/// Runs a statement whose rows nobody wants to its end.
+async fn drain(answer: Answer) -> Result<()> {
+    if let Answer::Rows { mut rows, .. } = answer {
+        while next_batch(&mut rows).await?.is_some() {}
+    }
+    Ok(())
+}
+
+async fn respond(answer: Answer, arrow: bool, guard: DropGuard) -> std::result::Result<Response, ApiError> {
+    let (schema, rows) = match answer {
+        Answer::Rows { schema, rows, .. } => (schema, rows),
+        Answer::Done { tag, notices } => {
+            let notices: Vec<&str> = notices.iter().map(|notice| notice.message.as_str()).collect();
+            let (name, rows) = words(&tag);
+            return Ok(axum::Json(json!({ "tag": name, "rows": rows, "notices": notices })).into_response());
+        }
+        Answer::CopyOut { .. } | Answer::CopyIn(_) => {
+            return Err(Error::unsupported("COPY over HTTP is not supported")
+                .hint("Send SELECT for rows out, INSERT for rows in; COPY works over PostgreSQL's protocol.")
+                .into());
+        }
+    };
+    let (content_type, body) = if arrow {
+        (ARROW, arrow_stream(&schema, rows, guard).await?)
+    } else {
+        ("application/x-ndjson", json_lines(schema, rows, guard).await?)
+    };
+    Ok(([(CONTENT_TYPE, HeaderValue::from_static(content_type))], body).into_response())
+}
+
+fn words(tag: &Tag) -> (&'static str, Option<u64>) {
+    match tag {
+        Tag::Plain(name) | Tag::Show(name) => (name, None),
+        Tag::Insert(rows) => ("INSERT", Some(*rows)),
+        Tag::Update(rows) => ("UPDATE", Some(*rows)),
+        Tag::Delete(rows) => ("DELETE", Some(*rows)),
+        Tag::Move(rows) => ("MOVE", Some(*rows)),
+        Tag::CopyIn(rows) => ("COPY", Some(*rows)),
+        Tag::Select => ("SELECT", None),
+        Tag::Fetch => ("FETCH", None),
+    }
+}
+
+struct Lines {
+    printer: RowPrinter,
+    rows: SendableRecordBatchStream,
+    ended: bool,
+    _guard: DropGuard,
+}
+
+impl Lines {
+    async fn next(&mut self) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        match next_batch(&mut self.rows).await? {
+            Some(batch) => self.printer.print_lines(&batch, &mut out)?,
+            None => self.ended = true,
+        }
+        Ok(out)
+    }
+}
+
+/// One object a line. What fails before the first row is an error of the request; what fails later
+/// is a last line with the error's fields.
+async fn json_lines(schema: SchemaRef, rows: SendableRecordBatchStream, guard: DropGuard) -> Result<Body> {
+    let mut lines = Lines { printer: RowPrinter::new(&schema), rows, ended: false, _guard: guard };
+    let start = lines.next().await?;
+    let rest = stream::unfold(lines, |mut lines| async move {
+        if lines.ended {
+            return None;
+        }
+        let chunk = lines.next().await.unwrap_or_else(|error| {
+            lines.ended = true;
+            let mut line = serde_json::to_vec(&errors::fields(&error)).unwrap_or_default();
+            line.push(b'\n');
+            line
+        });
+        Some((Ok(Bytes::from(chunk)), lines))
+    });
+    let start = stream::iter([Ok::<_, std::io::Error>(Bytes::from(start))]);
+    Ok(Body::from_stream(futures::StreamExt::chain(start, rest)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_is_text_or_an_object() {
+        let mut headers = HeaderMap::new();
+        let text = wanted(&headers, b"SELECT 1").expect("text");
+        assert_eq!((text.sql.as_str(), text.parameters.len()), ("SELECT 1", 0));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
+        let object = wanted(&headers, br#"{"sql": "SELECT $1", "params": [1.50, "a", null, true]}"#).expect("object");
+        assert_eq!(object.parameters, [Some("1.5".into()), Some("a".into()), None, Some("true".into())]);
+        for bad in [&b"[]"[..], b"{}", br#"{"sql": 1}"#, br#"{"sql": "", "x": 1}"#, br#"{"sql": "", "params": 1}"#] {
+            assert!(wanted(&headers, bad).is_err());
+        }
+    }
+}

@@ -1,0 +1,347 @@
+//! Queries over `pg_catalog`, as clients write them: in a dialect of their own, with operators and
+//! names that other queries here do without.
+//!
+//! A query that names no table, function or type of the catalog is left alone. The others go through
+//! datafusion-pg-catalog's rewriting rules and a few of our own.
+
+use std::ops::ControlFlow;
+use std::sync::LazyLock;
+
+use datafusion_pg_catalog::sql::PostgresCompatibilityParser;
+use sqlparser::ast::{
+    self, DataType, Expr, Function, ObjectName, ObjectNamePart, Query, Statement, Visit, VisitMut, Visitor, VisitorMut,
+};
+
+use super::parser::parse_expression;
+use crate::types::Result;
+
+/// The query in the form that the planner takes; `None` when it is not about the catalog.
+pub(crate) fn rewritten(query: &Query) -> Option<Query> {
+    if query.visit(&mut Mentions).is_continue() {
+        return None;
+    }
+    if is_asyncpg_types(query) {
+        return asyncpg_types(query);
+    }
+    static RULES: LazyLock<PostgresCompatibilityParser> = LazyLock::new(PostgresCompatibilityParser::new);
+    let statement = Statement::Query(Box::new(query.clone()));
+    let Statement::Query(mut query) = RULES.rewrite(statement) else { return None };
+    let _ = VisitMut::visit(&mut query, &mut Types);
+    let _ = VisitMut::visit(&mut query, &mut Subqueries);
+    Some(*query)
+}
+
+/// Puts the values of settings in the place of `current_setting('name')`, and does what
+/// `set_config('name', 'value', local)` says.
+///
+/// # Errors
+/// Those of the closures.
+pub fn resolve_settings(
+    query: &mut Query,
+    setting: &mut dyn FnMut(&str, Option<&str>, bool) -> Result<Option<String>>,
+) -> Result<()> {
+    struct Settings<'a>(&'a mut dyn FnMut(&str, Option<&str>, bool) -> Result<Option<String>>);
+    impl VisitorMut for Settings<'_> {
+        type Break = crate::types::Error;
+        fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<crate::types::Error> {
+            let Expr::Function(function) = &*expression else { return ControlFlow::Continue(()) };
+            let name = function.name.to_string().to_ascii_lowercase();
+            let bare = name.strip_prefix("pg_catalog.").unwrap_or(&name);
+            let sets = bare == "set_config";
+            if !sets && bare != "current_setting" {
+                return ControlFlow::Continue(());
+            }
+            let ast::FunctionArguments::List(list) = &function.args else { return ControlFlow::Continue(()) };
+            let text = |at: usize| match list.args.get(at) {
+                Some(ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(Expr::Value(value)))) => match &value.value {
+                    ast::Value::SingleQuotedString(text) => Some(text.clone()),
+                    ast::Value::Boolean(truth) => Some(truth.to_string()),
+                    _ => None,
+                },
+                _ => None,
+            };
+            let Some(name) = text(0) else { return ControlFlow::Continue(()) };
+            let value = if sets { text(1) } else { None };
+            let flag = text(if sets { 2 } else { 1 }).is_some_and(|flag| flag == "true");
+            match (self.0)(&name, value.as_deref(), flag) {
+                Err(error) => ControlFlow::Break(error),
+                Ok(value) => {
+                    let value = value.map_or(ast::Value::Null, ast::Value::SingleQuotedString);
+                    *expression = Expr::Cast {
+                        kind: ast::CastKind::Cast,
+                        expr: Box::new(Expr::value(value)),
+                        data_type: DataType::Text,
+                        array: false,
+                        format: None,
+                    };
+                    ControlFlow::Continue(())
+                }
+            }
+        }
+    }
+    match VisitMut::visit(query, &mut Settings(setting)) {
+        ControlFlow::Break(error) => Err(error),
+        ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
+/// True when a text may call a function of [`resolve_settings`].
+pub fn reads_settings(query: &Query) -> bool {
+    struct Found;
+    impl Visitor for Found {
+        type Break = ();
+        fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
+            match expression {
+                Expr::Function(function) if is_setting(&function.name) => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        }
+    }
+    fn is_setting(name: &ObjectName) -> bool {
+        matches!(name.0.last(), Some(ObjectNamePart::Identifier(ident))
+            if ident.value.eq_ignore_ascii_case("current_setting") || ident.value.eq_ignore_ascii_case("set_config"))
+    }
+    query.visit(&mut Found).is_break()
+}
+
+/// What asyncpg asks of types that it does not know, in one recursive query over many tables. Our
+/// types are scalars and arrays of them, so no recursion is needed.
+const ASYNCPG_TYPES: &str = "SELECT t.oid AS oid, 'pg_catalog' AS ns, t.typname AS name, 'b' AS kind, \
+     CAST(NULL AS int) AS basetype, t.typelem AS elemtype, ',' AS elemdelim, CAST(NULL AS int) AS range_subtype, \
+     CAST(NULL AS int[]) AS attrtypoids, CAST(NULL AS text[]) AS attrnames, 0 AS depth, \
+     CAST(NULL AS text) AS basetype_name, e.typname AS elemtype_name, CAST(NULL AS text) AS range_subtype_name \
+     FROM pg_catalog.pg_type t LEFT JOIN pg_catalog.pg_type e ON t.typelem = e.oid AND t.typelem <> 0 \
+     WHERE array_has(CAST($1 AS int[]), t.oid)";
+
+fn is_asyncpg_types(query: &Query) -> bool {
+    let named = |with: &ast::With| with.cte_tables.iter().any(|cte| cte.alias.name.value == "typeinfo_tree");
+    query.with.as_ref().is_some_and(named)
+}
+
+/// The short form, about the same types.
+fn asyncpg_types(query: &Query) -> Option<Query> {
+    /// Finds `…::oid[]`.
+    struct Asked;
+    impl Visitor for Asked {
+        type Break = Expr;
+        fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<Expr> {
+            match expression {
+                Expr::Cast { expr, data_type, .. } if catalog_type(data_type).is_some_and(|name| name == "oid[]") => {
+                    ControlFlow::Break(expr.as_ref().clone())
+                }
+                _ => ControlFlow::Continue(()),
+            }
+        }
+    }
+    /// Puts it in the place of `$1`.
+    struct Put(Expr);
+    impl VisitorMut for Put {
+        type Break = ();
+        fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+            if matches!(expression, Expr::Value(value) if matches!(value.value, ast::Value::Placeholder(_))) {
+                *expression = self.0.clone();
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let ControlFlow::Break(asked) = query.visit(&mut Asked) else { return None };
+    let mut short = super::parser::parse_query(ASYNCPG_TYPES).ok()?;
+    let _ = VisitMut::visit(&mut *short, &mut Put(asked));
+    Some(*short)
+}
+
+/// Subqueries in the forms that the planner takes.
+struct Subqueries;
+
+impl VisitorMut for Subqueries {
+    type Break = ();
+
+    fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        if let ast::SetExpr::Select(select) = query.body.as_mut() {
+            for item in &mut select.projection {
+                if let ast::SelectItem::UnnamedExpr(expr) | ast::SelectItem::ExprWithAlias { expr, .. } = item {
+                    let _ = VisitMut::visit(expr, &mut Counted);
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+        match expression {
+            // ARRAY(SELECT …) tells of memberships and options, of which there are none.
+            Expr::Function(function)
+                if matches!(function.args, ast::FunctionArguments::Subquery(_))
+                    && function.name.to_string().eq_ignore_ascii_case("array") =>
+            {
+                if let Ok(empty) = parse_expression("CAST('{}' AS text[])") {
+                    *expression = empty;
+                }
+            }
+            // One row at most, for which the planner wants an aggregate.
+            Expr::Subquery(query) => {
+                if let ast::SetExpr::Select(select) = query.body.as_mut()
+                    && matches!(&select.group_by, ast::GroupByExpr::Expressions(keys, _) if keys.is_empty())
+                    && let [ast::SelectItem::UnnamedExpr(expr) | ast::SelectItem::ExprWithAlias { expr, .. }] =
+                        select.projection.as_mut_slice()
+                    && !has_aggregate(expr)
+                    && !select.from.is_empty()
+                    && let Ok(Expr::Function(mut first)) = parse_expression("first_value(x)")
+                {
+                    if let ast::FunctionArguments::List(list) = &mut first.args
+                        && let Some(argument) = list.args.first_mut()
+                    {
+                        let inner = std::mem::replace(expr, Expr::value(ast::Value::Null));
+                        *argument = ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(inner));
+                    }
+                    *expr = Expr::Function(first);
+                    query.order_by = None;
+                    query.limit_clause = None;
+                }
+            }
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn has_aggregate(expression: &Expr) -> bool {
+    const AGGREGATES: [&str; 8] = ["count", "array_agg", "string_agg", "max", "min", "sum", "bool_or", "bool_and"];
+    struct Found;
+    impl Visitor for Found {
+        type Break = ();
+        fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
+            let name = match expression {
+                Expr::Function(function) => function.name.to_string().to_ascii_lowercase(),
+                _ => return ControlFlow::Continue(()),
+            };
+            let bare = name.strip_prefix("pg_catalog.").unwrap_or(&name);
+            if AGGREGATES.contains(&bare) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    expression.visit(&mut Found).is_break()
+}
+
+/// EXISTS among the result's columns, as a count.
+struct Counted;
+
+impl VisitorMut for Counted {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Exists { subquery, negated } = expression
+            && let ast::SetExpr::Select(select) = subquery.body.as_mut()
+            && let Ok(count) = parse_expression(if *negated { "count(*) = 0" } else { "count(*) > 0" })
+        {
+            select.projection = vec![ast::SelectItem::UnnamedExpr(count)];
+            *expression = Expr::Subquery(subquery.clone());
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn names_catalog(name: &ObjectName) -> bool {
+    let part = |at: usize| match name.0.get(at) {
+        Some(ObjectNamePart::Identifier(ident)) => ident.value.to_ascii_lowercase(),
+        _ => String::new(),
+    };
+    match name.0.len() {
+        1 => part(0).starts_with("pg_"),
+        2 => part(0) == "pg_catalog",
+        3 => part(1) == "pg_catalog",
+        _ => false,
+    }
+}
+
+/// The types that only the catalog has.
+fn catalog_type(data_type: &DataType) -> Option<String> {
+    let name = data_type.to_string().to_ascii_lowercase();
+    let bare = name.strip_prefix("pg_catalog.").unwrap_or(&name).replace('"', "");
+    let own = name.starts_with("pg_catalog.")
+        || bare.starts_with("reg")
+        || matches!(
+            bare.trim_end_matches("[]"),
+            "oid" | "name" | "char" | "oidvector" | "int2vector" | "xid" | "aclitem"
+        );
+    own.then_some(bare)
+}
+
+/// The type that columns of one of the catalog's types have here; `None` for other types.
+pub(crate) fn stored_type(data_type: &DataType) -> Option<DataType> {
+    let name = catalog_type(data_type)?;
+    // char(n) is no type of the catalog, "char" is.
+    if name == "char" && !data_type.to_string().contains('"') {
+        return None;
+    }
+    let array = name.ends_with("[]");
+    let item = match name.trim_end_matches("[]") {
+        "oid" | "xid" | "int4" => DataType::Int(None),
+        "int2" => DataType::SmallInt(None),
+        "int8" => DataType::BigInt(None),
+        "bool" => DataType::Boolean,
+        _ => DataType::Text,
+    };
+    Some(if array { DataType::Array(ast::ArrayElemTypeDef::SquareBracket(Box::new(item), None)) } else { item })
+}
+
+/// Stops at the first word of the catalog.
+struct Mentions;
+
+impl Visitor for Mentions {
+    type Break = ();
+
+    fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<()> {
+        let information = matches!(
+            relation.0.first(),
+            Some(ObjectNamePart::Identifier(ident)) if ident.value.eq_ignore_ascii_case("information_schema")
+        );
+        if information || names_catalog(relation) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
+        let found = match expression {
+            Expr::Function(Function { name, .. }) => names_catalog(name),
+            Expr::Cast { data_type, .. } => stored_type(data_type).is_some(),
+            Expr::BinaryOp { op: ast::BinaryOperator::PGCustomBinaryOperator(_), .. } => true,
+            _ => false,
+        };
+        if found { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+}
+
+/// Gives casts to the catalog's types the types that its tables have.
+struct Types;
+
+impl VisitorMut for Types {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Cast { data_type, .. } = expression
+            && let Some(stored) = stored_type(data_type)
+        {
+            *data_type = stored;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sql::parser::parse_query;
+
+    #[test]
+    fn only_queries_of_the_catalog_are_rewritten() {
+        for text in ["SELECT a::char(3) FROM t", "SELECT pg FROM pgt WHERE name = 'pg_class'"] {
+            assert_eq!(rewritten(&parse_query(text).expect(text)), None, "{text}");
+        }
+        for text in [
+            "SELECT relname FROM pg_class",
+            "SELECT * FROM information_schema.tables",
+            "SELECT pg_catalog.format_type(a, 1) FROM t",
+            "SELECT 't'::regclass",
+        ] {
+            assert!(rewritten(&parse_query(text).expect(text)).is_some(), "{text}");
+        }
+    }
+}

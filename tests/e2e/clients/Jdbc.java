@@ -1,0 +1,138 @@
+import java.math.BigDecimal;
+import java.sql.*;
+import java.util.Properties;
+
+/** pgjdbc: a parameter of each type, portions of rows, blocks, metadata. Run: java -cp postgresql.jar Jdbc.java HOST:PORT */
+public class Jdbc {
+    static void check(Object got, Object wanted) {
+        if (!(got == null ? wanted == null : got.equals(wanted))) {
+            throw new AssertionError(got + " instead of " + wanted);
+        }
+    }
+
+    static void values(Connection c, String type, String given, Object... values) throws SQLException {
+        try (Statement s = c.createStatement()) {
+            s.execute("CREATE TABLE v (k int PRIMARY KEY, a " + type + ")");
+        }
+        try (PreparedStatement in = c.prepareStatement("INSERT INTO v VALUES (?, " + given + ")");
+             PreparedStatement out = c.prepareStatement("SELECT a FROM v WHERE k = ?")) {
+            // Beyond the prepare threshold statements are named and results binary.
+            for (int round = 0; round < 7; round++) {
+                for (int i = 0; i < values.length; i++) {
+                    int k = round * 100 + i;
+                    in.setInt(1, k);
+                    in.setObject(2, values[i]);
+                    check(in.executeUpdate(), 1);
+                    out.setInt(1, k);
+                    try (ResultSet rows = out.executeQuery()) {
+                        check(rows.next(), true);
+                        Object got = values[i] == null ? rows.getObject(1) : rows.getObject(1, values[i].getClass());
+                        if (values[i] instanceof BigDecimal) {
+                            check(((BigDecimal) got).compareTo((BigDecimal) values[i]), 0);
+                        } else if (values[i] instanceof byte[]) {
+                            check(java.util.Arrays.equals((byte[]) got, (byte[]) values[i]), true);
+                        } else {
+                            check(got, values[i]);
+                        }
+                    }
+                }
+            }
+        }
+        try (Statement s = c.createStatement()) {
+            s.execute("DROP TABLE v");
+        }
+    }
+
+    public static void main(String[] args) throws Exception {
+        Properties properties = new Properties();
+        properties.setProperty("user", "test");
+        try (Connection c = DriverManager.getConnection("jdbc:postgresql://" + args[0] + "/clink", properties)) {
+            values(c, "smallint", "?", (short) -5, (short) 7);
+            values(c, "int", "?", Integer.MIN_VALUE, 7);
+            values(c, "bigint", "?", Long.MAX_VALUE, -1L);
+            values(c, "double precision", "?", 0.1, 1e300);
+            values(c, "numeric(12,2)", "?", new BigDecimal("12345.67"), new BigDecimal("-0.01"));
+            values(c, "text", "?", "é €\n\"'\\", "");
+            values(c, "boolean", "?", true, false);
+            values(c, "bytea", "?", new byte[] {0, -1, 39});
+            values(c, "date", "?", java.time.LocalDate.of(2020, 2, 29));
+            values(c, "time", "?", java.time.LocalTime.of(23, 59, 59));
+            values(c, "timestamp", "?", java.time.LocalDateTime.of(1969, 12, 31, 23, 59, 59, 999999000));
+            values(c, "timestamptz", "?", java.time.OffsetDateTime.of(2013, 1, 1, 5, 0, 0, 500000000, java.time.ZoneOffset.UTC));
+            values(c, "uuid", "?", java.util.UUID.fromString("00112233-4455-6677-8899-aabbccddeeff"));
+
+            try (Statement s = c.createStatement()) {
+                s.execute("CREATE TABLE t (id int PRIMARY KEY, name varchar(20) NOT NULL, amount numeric(12,2) DEFAULT 1.5)");
+                s.execute("CREATE MATERIALIZED VIEW totals AS SELECT name, sum(amount) AS total FROM t GROUP BY name");
+            }
+            c.setAutoCommit(false);
+            try (PreparedStatement in = c.prepareStatement("INSERT INTO t VALUES (?, ?, ?)")) {
+                for (int i = 0; i < 1000; i++) {
+                    in.setInt(1, i);
+                    in.setString(2, "n" + i % 10);
+                    in.setBigDecimal(3, new BigDecimal(i));
+                    in.addBatch();
+                }
+                check(in.executeBatch().length, 1000);
+            }
+            c.rollback();
+            try (Statement s = c.createStatement(); ResultSet rows = s.executeQuery("SELECT count(*) FROM t")) {
+                rows.next();
+                check(rows.getLong(1), 0L);
+            }
+            c.commit();
+            try (Statement s = c.createStatement()) {
+                check(s.executeUpdate("INSERT INTO t (id, name) SELECT v, 'n' FROM generate_series(1, 1000) AS g (v)"), 1000);
+            }
+            c.commit();
+            try (Statement s = c.createStatement()) {
+                s.setFetchSize(7);
+                long sum = 0;
+                try (ResultSet rows = s.executeQuery("SELECT id FROM t ORDER BY id")) {
+                    while (rows.next()) {
+                        sum += rows.getInt(1);
+                    }
+                }
+                check(sum, 500500L);
+            }
+            c.commit();
+            c.setAutoCommit(true);
+            try (Statement s = c.createStatement()) {
+                s.setQueryTimeout(1);
+                s.executeQuery("SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b");
+                throw new AssertionError("not cancelled");
+            } catch (SQLException error) {
+                check(error.getSQLState(), "57014");
+            }
+            try (Statement s = c.createStatement()) {
+                s.executeQuery("SELECT nope FROM t");
+            } catch (SQLException error) {
+                check(error.getSQLState(), "42703");
+            }
+
+            DatabaseMetaData meta = c.getMetaData();
+            check(meta.getDatabaseProductName(), "PostgreSQL");
+            StringBuilder found = new StringBuilder();
+            try (ResultSet rows = meta.getTables(null, "public", "%", new String[] {"TABLE", "MATERIALIZED VIEW"})) {
+                while (rows.next()) {
+                    found.append(rows.getString("TABLE_NAME")).append(':').append(rows.getString("TABLE_TYPE")).append(' ');
+                }
+            }
+            check(found.toString(), "totals:MATERIALIZED VIEW t:TABLE ");
+            found.setLength(0);
+            try (ResultSet rows = meta.getColumns(null, "public", "t", "%")) {
+                while (rows.next()) {
+                    found.append(rows.getString("COLUMN_NAME")).append(':').append(rows.getString("TYPE_NAME"))
+                         .append(':').append(rows.getInt("COLUMN_SIZE")).append(':').append(rows.getString("IS_NULLABLE"))
+                         .append(' ');
+                }
+            }
+            check(found.toString(), "id:int4:10:NO name:varchar:20:NO amount:numeric:12:YES ");
+            try (ResultSet rows = meta.getPrimaryKeys(null, "public", "t")) {
+                check(rows.next(), true);
+                check(rows.getString("COLUMN_NAME"), "id");
+            }
+        }
+        System.out.println("ok");
+    }
+}
