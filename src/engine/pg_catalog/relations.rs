@@ -39,7 +39,8 @@ pub(super) fn kind_of(object: &Object) -> &'static str {
     match object.kind {
         ObjectKind::Table if object.is_external() => "f",
         ObjectKind::Table => "r",
-        ObjectKind::View => "v",
+        // What the server keeps of rows that failed is read like a view.
+        ObjectKind::View | ObjectKind::Errors => "v",
         ObjectKind::MaterializedView => "m",
         // A sink is no relation; it is left out before.
         ObjectKind::Sink => "r",
