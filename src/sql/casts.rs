@@ -28,6 +28,7 @@ use super::cast_text::{
 use super::errors::{from_arrow, to_arrow, to_datafusion};
 use super::types::{UTC, sql_name};
 use super::zone::{names_zone, zone_of};
+use crate::types::text::parse::parse_timestamp;
 use crate::types::{Error, SqlState, TimeZone};
 
 /// The function's name in plans.
@@ -463,6 +464,14 @@ fn from_text(texts: &StringArray, to: &DataType) -> Result<ArrayRef, Error> {
             if lost(text, value == 0.0, value.is_infinite()) { Err(beyond(text, to)) } else { Ok(value) }
         })?),
         DataType::List(element) => arrays_from_text(texts, element, to)?,
+        // The common spellings, seconds left out too; arrow knows the rest.
+        DataType::Timestamp(arrow::datatypes::TimeUnit::Microsecond, zone)
+            if texts.iter().flatten().all(|text| parse_timestamp(text, zone.is_some()).is_some()) =>
+        {
+            let values: PrimitiveArray<TimestampMicrosecondType> =
+                texts.iter().map(|text| text.and_then(|text| parse_timestamp(text, zone.is_some()))).collect();
+            Arc::new(values.with_timezone_opt(zone.clone()))
+        }
         DataType::Interval(IntervalUnit::MonthDayNano) if texts.iter().flatten().any(|text| text.contains(':')) => {
             Arc::new(parsed::<IntervalMonthDayNanoType>(texts, |text| match interval_from_text(text) {
                 Some(value) => Ok(value),

@@ -354,7 +354,7 @@ mod tests {
     #[test]
     fn parameters_have_places_and_stated_types() {
         let kind = one("SELECT $2::date, $1 FROM t WHERE a = '$3' LIMIT $4");
-        assert_eq!(parameter_places(&kind).expect("places"), [Some(18), Some(8), None, Some(47)]);
+        assert_eq!(parameter_places(&kind).expect("places"), [Some(18), Some(8), None, Some(49)]);
         let mut types = vec![None; 4];
         let _ = walk(&kind, &mut Stated(&mut types));
         assert_eq!(types, [None, Some(DataType::Date32), None, Some(DataType::Int64)]);

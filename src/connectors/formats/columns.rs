@@ -9,10 +9,10 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 
-use super::datetime;
 use super::json::JsonValue;
 use super::values::{self, TimestampUnit, ValueError};
 use crate::connectors::ConnectorColumn;
+use crate::types::text::parse as datetime;
 use crate::types::{Error, Result, SqlState};
 
 /// Why a row is a bad one.

@@ -3,7 +3,6 @@
 
 pub(crate) mod columns;
 pub(crate) mod csv;
-pub(crate) mod datetime;
 pub(crate) mod decimal;
 pub(crate) mod json;
 pub(crate) mod values;

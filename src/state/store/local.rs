@@ -18,6 +18,8 @@ use crate::env::Failpoints;
 use crate::types::{Error, Result, SqlState};
 
 const COPY_BUFFER_BYTES: usize = 1 << 20;
+/// How often a folder is made again that others remove.
+const FOLDER_ATTEMPTS_MAX: usize = 1_000;
 
 /// A folder of parts.
 pub struct LocalStore {
@@ -84,7 +86,6 @@ impl LocalStore {
     fn publish(&self, name: &str, fill: impl Fn(&Path) -> Result<()>) -> Result<()> {
         let path = self.path(name)?;
         let folder = path.parent().unwrap_or(&self.root).to_owned();
-        self.make_folder(&folder)?;
         let number = self.unfinished.fetch_add(1, Ordering::Relaxed);
         let mut unfinished = path.clone().into_os_string();
         unfinished.push(format!(".{}-{number}.part", std::process::id()));
@@ -93,11 +94,12 @@ impl LocalStore {
         unless_gone(&unfinished, std::fs::remove_file(&unfinished))?;
         self.failpoints.pass("part.write")?;
         // The folder goes when its last part is deleted, which can be just now.
-        while let Err(error) = fill(&unfinished) {
-            if folder.is_dir() {
+        let mut attempts = 0;
+        while let Err(error) = self.make_folder(&folder).and_then(|()| fill(&unfinished)) {
+            attempts += 1;
+            if error.code() != SqlState::UndefinedFile || attempts > FOLDER_ATTEMPTS_MAX {
                 return Err(error);
             }
-            self.make_folder(&folder)?;
         }
         self.failpoints.pass("part.sync")?;
         if self.sync {

@@ -4,6 +4,7 @@ mod binary;
 mod column;
 mod datetime;
 mod number;
+pub(crate) mod parse;
 mod rows;
 
 pub use column::Column;
