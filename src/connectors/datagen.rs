@@ -11,12 +11,13 @@ use arrow::array::{
 use arrow::compute::{filter, take};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 
+use super::formats::Columns;
 use super::formats::values::ValueError;
-use super::formats::{Columns, datetime};
 use super::generated::{Amount, GeneratedReader, Generator, START_MICROS, mixed, mixed_share};
 use super::options::{OptionValue, Options};
 use super::registry::{ConnectorColumn, Opened, schema_of};
 use crate::exec::source::{BadRow, Offset, ReadRequest, Source, SourceReader, SplitId, Splits};
+use crate::types::text::parse as datetime;
 use crate::types::{Error, Result, SqlState};
 
 /// Letters of a random text when nothing is said.
