@@ -174,7 +174,12 @@ impl Relations {
                 inner.depth += 1;
                 // A definition means the same in every session.
                 inner.zone = TimeZone::utc();
-                let plan = sql::plan_plain_view(&inner.state(), &view.query, &view.column_names).await?;
+                let state = inner.state();
+                let mut plan = sql::plan_plain_view(&state, &view.query, &view.column_names).await?;
+                if !self.zone.is_utc() {
+                    // Its constants become values here, before the session's zone can get at them.
+                    plan = state.optimize(&plan).map_err(crate::engine::error_of)?;
+                }
                 let schema = Arc::new(plan.schema().as_arrow().clone());
                 Ok(Some(Arc::new(PlainView { plan, schema })))
             }

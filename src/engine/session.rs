@@ -376,12 +376,13 @@ impl Session {
                         self.cursors.close(None)?;
                     }
                     // A plan is made when a statement runs, and there are no sequences.
-                    Discard::Plans | Discard::Nothing => {}
+                    Discard::Plans | Discard::Nothing | Discard::Listens => {}
                 }
                 let tag = match what {
                     Discard::All => "DISCARD ALL",
                     Discard::Plans => "DISCARD PLANS",
                     Discard::Nothing => "DISCARD",
+                    Discard::Listens => "UNLISTEN",
                 };
                 Ok(done(tag))
             }

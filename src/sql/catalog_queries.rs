@@ -23,6 +23,9 @@ pub(crate) fn rewritten(query: &Query) -> Option<Query> {
     if is_asyncpg_types(query) {
         return asyncpg_types(query);
     }
+    if let Some(nothing) = no_publications(query) {
+        return Some(nothing);
+    }
     static RULES: LazyLock<PostgresCompatibilityParser> = LazyLock::new(PostgresCompatibilityParser::new);
     let statement = Statement::Query(Box::new(query.clone()));
     let Statement::Query(mut query) = RULES.rewrite(statement) else { return None };
@@ -108,7 +111,7 @@ pub fn reads_settings(query: &Query) -> bool {
 /// types are scalars and arrays of them, so no recursion is needed.
 const ASYNCPG_TYPES: &str = "SELECT t.oid AS oid, 'pg_catalog' AS ns, t.typname AS name, 'b' AS kind, \
      CAST(NULL AS int) AS basetype, t.typelem AS elemtype, ',' AS elemdelim, CAST(NULL AS int) AS range_subtype, \
-     CAST(NULL AS int[]) AS attrtypoids, CAST(NULL AS text[]) AS attrnames, 0 AS depth, \
+     CAST(NULL AS text[]) AS attrtypoids, CAST(NULL AS text[]) AS attrnames, 0 AS depth, \
      CAST(NULL AS text) AS basetype_name, e.typname AS elemtype_name, CAST(NULL AS text) AS range_subtype_name \
      FROM pg_catalog.pg_type t LEFT JOIN pg_catalog.pg_type e ON t.typelem = e.oid AND t.typelem <> 0 \
      WHERE array_has(CAST($1 AS int[]), t.oid)";
@@ -116,6 +119,51 @@ const ASYNCPG_TYPES: &str = "SELECT t.oid AS oid, 'pg_catalog' AS ns, t.typname 
 fn is_asyncpg_types(query: &Query) -> bool {
     let named = |with: &ast::With| with.cte_tables.iter().any(|cte| cte.alias.name.value == "typeinfo_tree");
     query.with.as_ref().is_some_and(named)
+}
+
+/// psql asks for the publications that a table is in, with a subquery that cannot be planned. There are none.
+fn no_publications(query: &Query) -> Option<Query> {
+    struct Asks;
+    impl Visitor for Asks {
+        type Break = ();
+        fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<()> {
+            let asks = names_catalog(relation) && relation.to_string().to_ascii_lowercase().ends_with("pg_publication");
+            if asks { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+    }
+    if query.visit(&mut Asks).is_continue() {
+        return None;
+    }
+    // All branches of the UNION have as many columns.
+    let mut body = query.body.as_ref();
+    while let ast::SetExpr::SetOperation { left, .. } = body {
+        body = left;
+    }
+    let ast::SetExpr::Select(select) = body else { return None };
+    let columns: Vec<String> =
+        (1..=select.projection.len()).map(|column| format!("CAST(NULL AS text) AS c{column}")).collect();
+    super::parser::parse_query(&format!("SELECT {} WHERE false", columns.join(", "))).ok().map(|query| *query)
+}
+
+/// A pattern whose escape is another character, with a backslash instead.
+fn with_backslashes(expression: &mut Expr) {
+    let (Expr::Like { pattern, escape_char, .. } | Expr::ILike { pattern, escape_char, .. }) = expression else {
+        return;
+    };
+    let Some(ast::ValueWithSpan { value: ast::Value::SingleQuotedString(escape), .. }) = escape_char else { return };
+    if escape == "\\" {
+        return;
+    }
+    let replaced = format!("replace(x, '{}', '\\')", escape.replace('\'', "''"));
+    if let Ok(Expr::Function(mut call)) = parse_expression(&replaced)
+        && let ast::FunctionArguments::List(list) = &mut call.args
+        && let Some(first) = list.args.first_mut()
+    {
+        let inner = std::mem::replace(pattern.as_mut(), Expr::value(ast::Value::Null));
+        *first = ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(inner));
+        **pattern = Expr::Function(call);
+        *escape_char = None;
+    }
 }
 
 /// The short form, about the same types.
@@ -168,6 +216,7 @@ impl VisitorMut for Subqueries {
     }
 
     fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+        with_backslashes(expression);
         match expression {
             // ARRAY(SELECT …) tells of memberships and options, of which there are none.
             Expr::Function(function)
@@ -264,6 +313,11 @@ fn catalog_type(data_type: &DataType) -> Option<String> {
             "oid" | "name" | "char" | "oidvector" | "int2vector" | "xid" | "aclitem"
         );
     own.then_some(bare)
+}
+
+/// True for `oid[]`.
+pub(crate) fn is_oid_array(data_type: &DataType) -> bool {
+    catalog_type(data_type).is_some_and(|name| name == "oid[]")
 }
 
 /// The type that columns of one of the catalog's types have here; `None` for other types.

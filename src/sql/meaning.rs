@@ -12,7 +12,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, TimeUnit};
+use arrow::datatypes::{DataType, Field, IntervalUnit, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::error::Result as DataFusionResult;
@@ -549,11 +549,27 @@ impl ExprPlanner for ArithmeticPlanner {
         };
         let RawBinaryExpr { op, left, right } = binary;
         let (left, right) = (with_integer_literal(left), with_integer_literal(right));
+        let left = with_parameter_type(left, &right, schema);
+        let right = with_parameter_type(right, &left, schema);
         Ok(match arithmetic_with_meaning(operator, left, right, schema)? {
             Planned::Meant(expression) => PlannerResult::Planned(expression),
             Planned::Other(left, right) => PlannerResult::Original(RawBinaryExpr { op, left, right }),
         })
     }
+}
+
+/// A parameter without a type beside a number is one of its type; beside a time it is an interval.
+fn with_parameter_type(operand: Expr, other: &Expr, schema: &DFSchema) -> Expr {
+    let Expr::Placeholder(mut parameter) = operand else { return operand };
+    if parameter.field.is_none() {
+        let data_type = match other.get_type(schema) {
+            Ok(data_type) if is_number(&data_type) => Some(data_type),
+            Ok(DataType::Timestamp(..) | DataType::Date32) => Some(DataType::Interval(IntervalUnit::MonthDayNano)),
+            _ => None,
+        };
+        parameter.field = data_type.map(|data_type| Arc::new(Field::new("", data_type, true)));
+    }
+    Expr::Placeholder(parameter)
 }
 
 /// What PostgreSQL calls a type's category: types of one category match in a UNION.

@@ -2,8 +2,9 @@
 //! around them, and are replaced by values.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Field};
 use datafusion::execution::SessionState;
 use sqlparser::ast::{self, CastKind, Expr, LimitClause, Value, Visit, VisitMut, Visitor, VisitorMut};
 use sqlparser::dialect::PostgreSqlDialect;
@@ -169,6 +170,9 @@ impl Visitor for Stated<'_> {
 
     fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<Error> {
         if let Expr::Cast { expr, data_type, .. } = expression {
+            if catalog_queries::is_oid_array(data_type) {
+                self.set(expr, DataType::List(Arc::new(Field::new_list_field(DataType::UInt32, true))));
+            }
             // The catalog's own types are those of its tables.
             let data_type = catalog_queries::stored_type(data_type).unwrap_or_else(|| data_type.clone());
             if let Ok(stored) = stored(&data_type) {

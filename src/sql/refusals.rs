@@ -64,7 +64,6 @@ const STATEMENTS: &[(&[&str], &str, &str)] = &[
     (&["MERGE"], "MERGE", "Write INSERT INTO … ON CONFLICT (…) DO UPDATE SET …."),
     (&["LOCK"], "LOCK", "Leave it out: statements on one table run one after another."),
     (&["LISTEN"], "LISTEN", "Read the view again with SELECT."),
-    (&["UNLISTEN"], "UNLISTEN", "Leave it out."),
     (&["NOTIFY"], "NOTIFY", "Insert a row into a table."),
     (&["CALL"], "CALL", "Send the statements one after another."),
     (&["DO"], "DO", "Send the statements one after another."),

@@ -64,6 +64,13 @@ pub(crate) fn read(reader: &mut Reader<'_>, verb: &str, text: &str) -> Result<Op
             StatementKind::Prepared(PreparedStatement::Deallocate(name))
         }
         "DISCARD" => discard(reader)?,
+        "UNLISTEN" => {
+            reader.parser.advance_token();
+            if !reader.eat_token(&Token::Mul) {
+                let _ = reader.identifier()?;
+            }
+            StatementKind::Discard(Discard::Listens)
+        }
         "DECLARE" => declare(reader)?,
         "FETCH" | "MOVE" => fetch(reader)?,
         "CLOSE" => {

@@ -397,6 +397,8 @@ pub enum Discard {
     Plans,
     /// What there is none of: sequences, temporary tables.
     Nothing,
+    /// `UNLISTEN`: nobody can listen, so nothing is left.
+    Listens,
 }
 
 /// `COPY`.

@@ -42,6 +42,10 @@ fn array_oid(item: &DataType) -> u32 {
     if let DataType::List(inner) | DataType::LargeList(inner) | DataType::FixedSizeList(inner, _) = item {
         return array_oid(inner.data_type());
     }
+    // Only the catalog has these.
+    if *item == DataType::UInt32 {
+        return 1028;
+    }
     match type_oid(item) {
         16 => 1000,
         17 => 1001,

@@ -16,7 +16,7 @@ STATEMENTS = {
     " FROM filled GROUP BY n",
     "insert": "INSERT INTO other SELECT f.n FROM filled f, filled g WHERE (f.n * g.n) % 1000003 = 3",
     "copy": "COPY (SELECT f.n, g.n FROM filled f, filled g) TO STDOUT",
-    "prepared": "PREPARE p AS SELECT count(*) FROM filled f, filled g WHERE f.n % $1 = g.n; EXECUTE p(7)",
+    "prepared": "PREPARE p AS SELECT count(*) FROM filled f, filled g WHERE (f.n * g.n) % $1 = 3; EXECUTE p(7)",
 }
 
 

@@ -118,8 +118,12 @@ def test_what_a_block_does_not_take(accounts):
         with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
             connection.execute("INSERT INTO x VALUES (2)")
         connection.rollback()
-        with pytest.raises(psycopg.errors.FeatureNotSupported):
-            connection.execute("SAVEPOINT s")
+        connection.execute("INSERT INTO x VALUES (3)")
+        with pytest.raises(psycopg.errors.DivisionByZero), connection.transaction():
+            connection.execute("INSERT INTO x VALUES (4)")
+            connection.execute("SELECT 1 / 0")
+        connection.commit()
+        assert rows(connection, "SELECT a FROM x ORDER BY a") == [(1,), (3,)]
 
 
 def test_two_blocks_that_wait_for_each_other(accounts):

@@ -12,7 +12,7 @@ WRONG = [
     ("SELECT 'a", "42601", "'a"),
     ("SELECT * FROM", "42601", ""),
     ("SELECT * FROM t WHERE", "42601", ""),
-    ("SELECT * FROM t ORDER id", "42601", "id"),
+    ("SELECT * FROM t ORDER id", "42601", "ORDER"),
     ("INSERT t VALUES (1)", "42601", "t"),
     ("CREATE TABLE x", "42601", ""),
     ("CREATE TABLE x (a)", "42601", ")"),

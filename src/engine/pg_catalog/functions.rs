@@ -4,7 +4,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arrow::array::{Array as _, ArrayRef, AsArray as _, Int32Array, StringArray};
+use arrow::array::{Array as _, ArrayRef, AsArray as _, BooleanArray, Int32Array, StringArray};
 use arrow::datatypes::{DataType, Int32Type};
 use datafusion::common::ScalarValue;
 use datafusion::error::Result as DataFusionResult;
@@ -23,11 +23,11 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
     let of = |name, answer| ScalarUDF::new_from_impl(OfRelation::new(name, answer, Arc::clone(catalog)));
     let mut functions = vec![
         library::create_current_schemas_udf(),
-        library::create_pg_table_is_visible(),
+        ScalarUDF::new_from_impl(Visible { catalog: Arc::clone(catalog), signature: any() }),
         library::create_pg_get_partkeydef_udf(),
         library::create_pg_relation_is_publishable_udf(),
         library::create_pg_get_statisticsobjdef_columns_udf(),
-        library::create_pg_encoding_to_char_udf(),
+        ScalarUDF::new_from_impl(Fixed { name: "pg_encoding_to_char", text: "UTF8", signature: any() }),
         library::create_pg_backend_pid_udf(),
         library::create_pg_relation_size_udf(),
         library::create_pg_total_relation_size_udf(),
@@ -285,6 +285,65 @@ impl ScalarUDFImpl for FirstText {
     }
 }
 
+/// `pg_table_is_visible(oid)`: true for what needs no schema in front.
+struct Visible {
+    catalog: Arc<CatalogStore>,
+    signature: Signature,
+}
+
+impl fmt::Debug for Visible {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("pg_table_is_visible")
+    }
+}
+
+impl PartialEq for Visible {
+    fn eq(&self, _: &Visible) -> bool {
+        true
+    }
+}
+
+impl Eq for Visible {}
+
+impl Hash for Visible {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name().hash(state);
+    }
+}
+
+impl ScalarUDFImpl for Visible {
+    fn name(&self) -> &str {
+        "pg_table_is_visible"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _: &[DataType]) -> DataFusionResult<DataType> {
+        Ok(DataType::Boolean)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
+        let Some(oids) = args.args.first() else { return Ok(ColumnarValue::Scalar(ScalarValue::Boolean(None))) };
+        let oids = arrow::compute::cast(&oids.to_array(args.number_rows)?, &DataType::Int32)?;
+        let catalog = self.catalog.current();
+        let visible: BooleanArray = oids
+            .as_primitive::<Int32Type>()
+            .iter()
+            .map(|oid| {
+                let oid = oid?;
+                let relation = if oid >= INDEX_OID { oid - INDEX_OID } else { oid };
+                let id = u64::try_from(relation).ok().and_then(|relation| relation.checked_sub(FIRST_OID));
+                let object = id.and_then(|id| catalog.get(RelationId(id)));
+                // What is not ours is PostgreSQL's own.
+                Some(object.is_none_or(|object| object.schema == crate::catalog::DEFAULT_SCHEMA))
+            })
+            .collect();
+        Ok(ColumnarValue::Array(Arc::new(visible)))
+    }
+}
+
 /// True for every row.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Always {
@@ -306,7 +365,7 @@ impl ScalarUDFImpl for Always {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
-        let truths: ArrayRef = Arc::new(arrow::array::BooleanArray::from(vec![true; args.number_rows]));
+        let truths: ArrayRef = Arc::new(BooleanArray::from(vec![true; args.number_rows]));
         debug_assert_eq!(truths.len(), args.number_rows, "one truth a row");
         Ok(ColumnarValue::Array(truths))
     }

@@ -30,6 +30,7 @@ pub(super) fn table(name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
         "pg_user" => users()?,
         "pg_tablespace" => tablespaces()?,
         "pg_description" | "pg_shdescription" => descriptions()?,
+        "pg_statistic_ext" => statistics()?,
         name => match EMPTY.iter().find(|(table, _)| *table == name) {
             Some((_, columns)) => {
                 let columns: Vec<_> = columns.iter().map(|column| (*column, Values::Text(|(): &()| None))).collect();
@@ -112,6 +113,22 @@ fn tablespaces() -> Result<Arc<dyn TableProvider>> {
             ("spcowner", Values::Int(|()| Some(OWNER))),
             ("spcacl", Values::NoTexts),
             ("spcoptions", Values::NoTexts),
+        ],
+    )
+}
+
+fn statistics() -> Result<Arc<dyn TableProvider>> {
+    rows_table::<()>(
+        &[],
+        &[
+            ("oid", Values::Int(|()| None)),
+            ("stxrelid", Values::Int(|()| None)),
+            ("stxname", Values::Text(|()| None)),
+            ("stxnamespace", Values::Int(|()| None)),
+            ("stxowner", Values::Int(|()| None)),
+            ("stxstattarget", Values::Int(|()| None)),
+            ("stxkeys", Values::Numbers(|()| None)),
+            ("stxkind", Values::NoTexts),
         ],
     )
 }

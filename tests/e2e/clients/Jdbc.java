@@ -26,7 +26,8 @@ public class Jdbc {
                     out.setInt(1, k);
                     try (ResultSet rows = out.executeQuery()) {
                         check(rows.next(), true);
-                        Object got = values[i] == null ? rows.getObject(1) : rows.getObject(1, values[i].getClass());
+                        Object got = values[i] instanceof byte[] ? rows.getBytes(1)
+                            : rows.getObject(1, values[i].getClass());
                         if (values[i] instanceof BigDecimal) {
                             check(((BigDecimal) got).compareTo((BigDecimal) values[i]), 0);
                         } else if (values[i] instanceof byte[]) {
