@@ -260,6 +260,10 @@ impl From<arrow::error::ArrowError> for Error {
         match error {
             ArrowError::DivideByZero => Error::new(SqlState::DivisionByZero, "division by zero"),
             ArrowError::ArithmeticOverflow(_) => Error::new(SqlState::NumericOutOfRange, "value out of range"),
+            // Sums of times and intervals beyond what a timestamp holds.
+            ArrowError::ComputeError(text) if text == "Timestamp out of range" => {
+                Error::new(SqlState::DatetimeOverflow, "timestamp out of range")
+            }
             ArrowError::CastError(text) | ArrowError::ParseError(text) => Error::new(SqlState::InvalidText, text),
             ArrowError::ExternalError(source) => match source.downcast::<Error>() {
                 Ok(error) => *error,
