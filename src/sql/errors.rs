@@ -94,6 +94,10 @@ pub(crate) fn from_arrow(error: &ArrowError) -> Error {
         ArrowError::CastError(text) | ArrowError::ParseError(text) => {
             Error::new(SqlState::InvalidText, first_line(text))
         }
+        // Sums of times and intervals beyond what a timestamp holds.
+        ArrowError::ComputeError(text) if text == "Timestamp out of range" => {
+            Error::new(SqlState::DatetimeOverflow, "timestamp out of range")
+        }
         ArrowError::ExternalError(source) => match source.downcast_ref::<Error>() {
             Some(error) => error.clone(),
             None => match source.downcast_ref::<DataFusionError>() {
