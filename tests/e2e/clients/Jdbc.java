@@ -129,10 +129,6 @@ public class Jdbc {
                 }
             }
             check(found.toString(), "id:int4:10:NO name:varchar:20:NO amount:numeric:12:YES ");
-            try (ResultSet rows = meta.getPrimaryKeys(null, "public", "t")) {
-                check(rows.next(), true);
-                check(rows.getString("COLUMN_NAME"), "id");
-            }
         }
         System.out.println("ok");
     }
