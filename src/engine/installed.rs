@@ -206,7 +206,8 @@ impl Relations {
         uppers.map(|relation| relation.shared.upper()).min().unwrap_or(Time::MAX)
     }
 
-    /// How far the slowest of some jobs and of all that stands on them is; stopped ones hold nobody back.
+    /// How far the slowest of some jobs and of all that stands on them is. Stopped ones hold nobody back, nor do
+    /// dependents that fill: they wait for these jobs.
     pub(super) fn least_upper_above(&self, ids: &[RelationId]) -> Time {
         let installed = lock(&self.installed);
         let mut above = ids.to_vec();
@@ -220,7 +221,8 @@ impl Relations {
                 }
                 above.push(*id);
             }
-            if failure(&installed, *id).is_none() {
+            let waits = !ids.contains(id) && relation.shared.whole_from().is_none();
+            if !waits && failure(&installed, *id).is_none() {
                 least = least.min(relation.shared.upper());
             }
         }

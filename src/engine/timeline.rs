@@ -343,7 +343,7 @@ mod tests {
     fn a_record_of_another_version_is_refused_by_name() {
         let mut payload = encode(&record(1, 10)).expect("encodes");
         payload[0] = 1;
-        let error = decode(&payload).err().expect("refused");
+        let error = decode(&payload).expect_err("refused");
         assert!(error.message().contains("version 1; this program reads version 2"), "{error}");
         assert!(error.hint_text().is_some());
     }

@@ -34,17 +34,17 @@ pub(crate) fn rewritten(query: &Query) -> Option<Query> {
     Some(*query)
 }
 
+/// Reads a setting, or sets it when there is a value; the flag says for this transaction alone.
+pub(crate) type SetConfig<'a> = dyn FnMut(&str, Option<&str>, bool) -> Result<Option<String>> + 'a;
+
 /// Puts the values of settings in the place of `current_setting('name')`, and does what
 /// `set_config('name', 'value', local)` says.
 ///
 /// # Errors
 /// Those of the closures.
-pub fn resolve_settings(
-    query: &mut Query,
-    setting: &mut dyn FnMut(&str, Option<&str>, bool) -> Result<Option<String>>,
-) -> Result<()> {
-    struct Settings<'a>(&'a mut dyn FnMut(&str, Option<&str>, bool) -> Result<Option<String>>);
-    impl VisitorMut for Settings<'_> {
+pub fn resolve_settings(query: &mut Query, setting: &mut SetConfig<'_>) -> Result<()> {
+    struct Settings<'a, 'b>(&'a mut SetConfig<'b>);
+    impl VisitorMut for Settings<'_, '_> {
         type Break = crate::types::Error;
         fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<crate::types::Error> {
             let Expr::Function(function) = &*expression else { return ControlFlow::Continue(()) };

@@ -81,7 +81,7 @@ pub fn assigned(of: &ast::Query, columns: &[(String, String)]) -> Result<Box<ast
         && let Some(from) = select.from.first_mut()
         && let ast::TableFactor::Derived { subquery, .. } = &mut from.relation
     {
-        *subquery = Box::new(of.clone());
+        **subquery = of.clone();
     }
     Ok(whole)
 }

@@ -135,10 +135,10 @@ fn write_offset(out: &mut String, seconds: i32, long: bool) {
     let magnitude = seconds.unsigned_abs();
     // Writing to a string cannot fail.
     let _ = write!(out, "{}{:02}", if seconds < 0 { '-' } else { '+' }, magnitude / 3600);
-    if long || magnitude % 3600 != 0 {
+    if long || !magnitude.is_multiple_of(3600) {
         let _ = write!(out, ":{:02}", magnitude / 60 % 60);
     }
-    if magnitude % 60 != 0 {
+    if !magnitude.is_multiple_of(60) {
         let _ = write!(out, ":{:02}", magnitude % 60);
     }
 }

@@ -153,7 +153,7 @@ impl Decoder {
                         parsed.and_then(|()| if header { self.check_header(&cells) } else { self.check(&cells) });
                     taken.map_err(|error| self.located(error))?;
                     // The signature of the binary form is a row without cells.
-                    if !header && !(cells.is_empty() && matches!(self.form, Form::Binary(_))) {
+                    if !(header || cells.is_empty() && matches!(self.form, Form::Binary(_))) {
                         for (builder, cell) in self.builders.iter_mut().zip(&cells) {
                             builder.append_option(cell.as_deref());
                         }
