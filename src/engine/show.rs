@@ -134,7 +134,9 @@ fn is_table(kind: catalog::ObjectKind) -> bool {
 
 fn object_columns(session: &Session, of: impl Fn(catalog::ObjectKind) -> bool) -> Vec<ArrayRef> {
     let catalog = session.engine().catalog();
-    let mut objects: Vec<&Arc<Object>> = catalog.objects().filter(|object| of(object.kind)).collect();
+    // The errors of views are found by their names; listed, they would hide the tables.
+    let listed = |object: &&Arc<Object>| of(object.kind) && !matches!(object.definition, Definition::RowErrors(_));
+    let mut objects: Vec<&Arc<Object>> = catalog.objects().filter(listed).collect();
     objects.sort_by(|left, right| (&left.schema, &left.name).cmp(&(&right.schema, &right.name)));
     vec![
         texts(objects.iter().map(|object| object.schema.as_str())),
