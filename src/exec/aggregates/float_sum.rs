@@ -41,10 +41,7 @@ impl Group {
         } else {
             self.sum.add(DoubleDouble::product(value, diff as f64));
         }
-        if self.count == 0 {
-            // Nothing is left, so no rounding may be left either.
-            self.sum = DoubleDouble::default();
-        }
+        // A count of zero says nothing: a time's changes come in any order.
     }
 
     fn total(&self) -> f64 {

@@ -38,9 +38,7 @@ impl Group {
         } else {
             self.unbounded += diff;
         }
-        if self.count == 0 {
-            (self.sum, self.squares) = Default::default();
-        }
+        // A count of zero says nothing: a time's changes come in any order.
     }
 
     /// The sum of the squared distances from the mean.
