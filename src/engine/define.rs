@@ -130,6 +130,19 @@ fn with_computed(
     Ok(Arc::new(ComputedSource::new(source, Arc::clone(&table.row_schema), filled)))
 }
 
+/// The columns of a table as its connector sees them: those that are computed are no matter of it.
+pub(crate) fn connector_columns(create: &CreateTable) -> Vec<ConnectorColumn> {
+    let outside = create.columns.iter().filter(|column| column.computed.is_none());
+    outside
+        .map(|column| ConnectorColumn {
+            name: column.name.clone(),
+            data_type: column.data_type.clone(),
+            nullable: column.nullable,
+            length_max: column.length_max,
+        })
+        .collect()
+}
+
 /// A table.
 ///
 /// # Errors
@@ -183,19 +196,7 @@ pub(crate) fn table(engine: &Engine, relations: &Relations, create: &CreateTable
         .hint("Use coalesce() in a view over the table.")
         .position_or(position));
     }
-    let connector_columns: Vec<ConnectorColumn> = create
-        .columns
-        .iter()
-        .zip(&columns)
-        .filter(|(definition, _)| definition.computed.is_none())
-        .map(|(_, column)| column)
-        .map(|column| ConnectorColumn {
-            name: column.name.clone(),
-            data_type: column.data_type.clone(),
-            nullable: column.nullable,
-            length_max: column.length_max,
-        })
-        .collect();
+    let connector_columns = connector_columns(create);
     let mut notices = Vec::new();
     let source = if engine.connectors().is_write_only(&create.options) {
         engine.connectors().open_sink(&create.options, &connector_columns)?;

@@ -137,23 +137,12 @@ fn required_columns(table: &Table) -> Vec<usize> {
     table.columns.iter().enumerate().filter(|(_, column)| !column.nullable).map(|(index, _)| index).collect()
 }
 
-/// A table's CREATE statement and its columns as connectors see them.
-fn table_statement(object: &Object) -> Result<(CreateTable, Vec<ConnectorColumn>)> {
-    let statement = sql::parse(&object.text)?.pop().map(|statement| statement.kind);
-    let Some(StatementKind::CreateTable(create)) = statement else {
-        return Err(Error::internal(format!("the text of table {} is of another kind", object.name)));
-    };
-    let columns = create
-        .columns
-        .iter()
-        .map(|column| ConnectorColumn {
-            name: column.name.clone(),
-            data_type: column.data_type.clone(),
-            nullable: column.nullable,
-            length_max: column.length_max,
-        })
-        .collect();
-    Ok((create, columns))
+/// A table's CREATE statement.
+fn table_statement(object: &Object) -> Result<CreateTable> {
+    match sql::parse(&object.text)?.pop().map(|statement| statement.kind) {
+        Some(StatementKind::CreateTable(create)) => Ok(create),
+        _ => Err(Error::internal(format!("the text of table {} is of another kind", object.name))),
+    }
 }
 
 /// Makes a table readable whose place was not there when the table was created.
@@ -161,17 +150,22 @@ fn table_statement(object: &Object) -> Result<(CreateTable, Vec<ConnectorColumn>
 /// # Errors
 /// 42809 when its connector only writes; 58P01 when the place is still not there.
 pub(crate) async fn open_written(engine: &Arc<Engine>, relations: &Relations, object: &Object) -> Result<()> {
-    let (create, columns) = table_statement(object)?;
+    let create = table_statement(object)?;
     if engine.connectors().is_write_only(&create.options) {
         return Err(Error::new(SqlState::WrongObjectType, format!("table \"{}\" can only be written", object.name))
             .hint("Read the relation that its sink writes out."));
     }
-    engine.connectors().open(&create.options, &columns).map_err(Error::without_position)?;
     let defined = define::table(engine, relations, &create).map_err(Error::without_position)?;
     let specs = defined.specs(object.id, object.errors, &object.qualified_name());
-    if let Some(source) = defined.source {
-        engine.set_source(object.id, source);
-    }
+    let Some(source) = defined.source else {
+        // Asked again for the reason.
+        engine
+            .connectors()
+            .open(&create.options, &define::connector_columns(&create))
+            .map_err(Error::without_position)?;
+        return Err(Error::internal(format!("table {} has no source", object.name)));
+    };
+    engine.set_source(object.id, source);
     for spec in specs {
         engine.coordinator().install(spec).await?;
     }
@@ -180,7 +174,15 @@ pub(crate) async fn open_written(engine: &Arc<Engine>, relations: &Relations, ob
 
 /// The sink of a table with a connector.
 fn sink_of(engine: &Engine, object: &Object) -> Result<(Arc<dyn Sink>, String)> {
-    let (create, columns) = table_statement(object)?;
+    let create = table_statement(object)?;
+    let columns = define::connector_columns(&create);
+    if columns.len() < create.columns.len() {
+        return Err(Error::unsupported(format!(
+            "table \"{}\" has generated columns and cannot be written",
+            object.name
+        ))
+        .hint("Name a table without them, and compute such columns in the query."));
+    }
     // Positions in the table's text mean nothing in this statement.
     let sink = engine.connectors().open_sink(&create.options, &columns).map_err(Error::without_position)?;
     Ok((sink, create.options.get("connector").map(|option| option.text.clone()).unwrap_or_default()))

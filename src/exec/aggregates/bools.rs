@@ -34,7 +34,7 @@ impl Accumulator for Bools {
         Ok(())
     }
 
-    fn evaluate(&self, slots: &[Slot]) -> Result<ArrayRef> {
+    fn evaluate(&mut self, slots: &[Slot]) -> Result<ArrayRef> {
         Ok(Arc::new(BooleanArray::from_iter(slots.iter().map(|slot| {
             let [falses, trues] = self.counts[*slot as usize];
             (falses > 0 || trues > 0).then_some(if self.and { falses == 0 } else { trues > 0 })

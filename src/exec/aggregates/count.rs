@@ -35,7 +35,7 @@ impl Accumulator for Count {
         Ok(())
     }
 
-    fn evaluate(&self, slots: &[Slot]) -> Result<ArrayRef> {
+    fn evaluate(&mut self, slots: &[Slot]) -> Result<ArrayRef> {
         Ok(Arc::new(Int64Array::from_iter_values(slots.iter().map(|slot| self.counts[*slot as usize]))))
     }
 

@@ -46,7 +46,7 @@ impl Accumulator for Distinct {
         self.inner.update(&Changes { diffs: &diffs, ..*changes })
     }
 
-    fn evaluate(&self, slots: &[Slot]) -> Result<ArrayRef> {
+    fn evaluate(&mut self, slots: &[Slot]) -> Result<ArrayRef> {
         self.inner.evaluate(slots)
     }
 

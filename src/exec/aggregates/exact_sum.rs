@@ -188,7 +188,7 @@ where
         Ok(())
     }
 
-    fn evaluate(&self, slots: &[Slot]) -> Result<ArrayRef> {
+    fn evaluate(&mut self, slots: &[Slot]) -> Result<ArrayRef> {
         match self.output {
             Output::Int64 => {
                 let results = slots.iter().map(|slot| {

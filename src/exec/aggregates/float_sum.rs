@@ -41,7 +41,14 @@ impl Group {
         } else {
             self.sum.add(DoubleDouble::product(value, diff as f64));
         }
-        // A count of zero says nothing: a time's changes come in any order.
+    }
+
+    /// Between two times, when nothing is left, no rounding may be left either. Within a time a count of
+    /// zero says nothing: its changes come in any order.
+    fn settle(&mut self) {
+        if self.count == 0 {
+            self.sum = DoubleDouble::default();
+        }
     }
 
     fn total(&self) -> f64 {
@@ -88,9 +95,10 @@ impl Accumulator for FloatSum {
         Ok(())
     }
 
-    fn evaluate(&self, slots: &[Slot]) -> Result<ArrayRef> {
+    fn evaluate(&mut self, slots: &[Slot]) -> Result<ArrayRef> {
         Ok(Arc::new(Float64Array::from_iter(slots.iter().map(|slot| {
-            let group = &self.groups[*slot as usize];
+            let group = &mut self.groups[*slot as usize];
+            group.settle();
             let divisor = if self.mean { group.count as f64 } else { 1.0 };
             (group.count > 0).then(|| group.total() / divisor)
         }))))

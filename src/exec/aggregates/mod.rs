@@ -74,7 +74,7 @@ pub trait Accumulator: Send + Sync + fmt::Debug {
     ///
     /// # Errors
     /// 22003 when a result is out of its type's range.
-    fn evaluate(&self, slots: &[Slot]) -> Result<ArrayRef>;
+    fn evaluate(&mut self, slots: &[Slot]) -> Result<ArrayRef>;
 
     /// Empties a slot.
     fn clear(&mut self, slot: Slot);

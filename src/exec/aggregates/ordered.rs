@@ -161,7 +161,7 @@ impl Accumulator for Ordered {
         Ok(())
     }
 
-    fn evaluate(&self, slots: &[Slot]) -> Result<ArrayRef> {
+    fn evaluate(&mut self, slots: &[Slot]) -> Result<ArrayRef> {
         match &self.form {
             Form::Min => self.extremes(slots, false),
             Form::Max => self.extremes(slots, true),

@@ -38,7 +38,14 @@ impl Group {
         } else {
             self.unbounded += diff;
         }
-        // A count of zero says nothing: a time's changes come in any order.
+    }
+
+    /// Between two times, when nothing is left, no rounding may be left either. Within a time a count of
+    /// zero says nothing: its changes come in any order.
+    fn settle(&mut self) {
+        if self.count == 0 {
+            (self.sum, self.squares) = Default::default();
+        }
     }
 
     /// The sum of the squared distances from the mean.
@@ -74,9 +81,10 @@ impl Accumulator for Variance {
         Ok(())
     }
 
-    fn evaluate(&self, slots: &[Slot]) -> Result<ArrayRef> {
+    fn evaluate(&mut self, slots: &[Slot]) -> Result<ArrayRef> {
         Ok(Arc::new(Float64Array::from_iter(slots.iter().map(|slot| {
-            let group = &self.groups[*slot as usize];
+            let group = &mut self.groups[*slot as usize];
+            group.settle();
             let (sample, root) = match self.function {
                 AggregateFunction::VarSamp => (true, false),
                 AggregateFunction::StddevSamp => (true, true),

@@ -155,7 +155,7 @@ impl Aggregate {
         for slot in &first {
             self.index.touch(*slot);
         }
-        let results = self.accumulators.iter().map(|a| a.evaluate(&first)).collect::<Result<_>>()?;
+        let results = self.accumulators.iter_mut().map(|a| a.evaluate(&first)).collect::<Result<_>>()?;
         let present = first.iter().map(|slot| self.present(*slot, true)).collect();
         self.shown.push_back(Shown { slots: first, present, results });
         Ok(())
@@ -177,7 +177,7 @@ impl Aggregate {
                 .detail(format!("The group has {} rows.", self.rows[*slot as usize])));
         }
         let now: Vec<bool> = slots.iter().map(|slot| self.present(*slot, false)).collect();
-        let results = self.accumulators.iter().map(|a| a.evaluate(slots)).collect::<Result<Vec<_>>>()?;
+        let results = self.accumulators.iter_mut().map(|a| a.evaluate(slots)).collect::<Result<Vec<_>>>()?;
         let changed = changed_rows(&shown.results, &results, slots.len())?;
         let mut picks = Vec::with_capacity(2 * slots.len());
         let mut diffs = Vec::with_capacity(2 * slots.len());
