@@ -532,7 +532,7 @@ impl Operator for Arrangement {
         })
     }
 
-    fn push(&mut self, chunk: Chunk) -> Result<()> {
+    fn push(&mut self, _: usize, chunk: Chunk) -> Result<()> {
         self.stage(chunk);
         Ok(())
     }

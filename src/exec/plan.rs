@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::{Arc, LazyLock};
 
 use arrow::array::RecordBatch;
+use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::window::WindowExpr;
 
 use crate::types::RelationId;
 
@@ -121,6 +123,106 @@ pub enum OperatorSpec {
         /// The aggregates.
         aggregates: Vec<AggregateCall>,
     },
+    /// Joins two inputs, kept current under changes of both.
+    ///
+    /// Puts out the left input's columns, then, but for semi and anti joins, the right one's.
+    Join(JoinSpec),
+    /// Shows a part of each partition's rows in an order, or gives each row the values of window functions.
+    /// One input.
+    Rank(RankSpec),
+    /// Puts out a row for each element of a row's lists. One input.
+    Unnest(UnnestSpec),
+}
+
+/// Lists that are taken apart.
+#[derive(Clone, Debug)]
+pub struct UnnestSpec {
+    /// The input's columns that are lists to be taken apart; a shorter one ends with NULLs.
+    pub lists: Vec<usize>,
+    /// Which of the input's columns come out, in order; of a list its elements.
+    pub columns: Vec<usize>,
+    /// True: NULL in the place of a list is a list of one NULL. False: it has no elements.
+    pub keep_nulls: bool,
+}
+
+/// Partitions of rows in order, and what of them comes out.
+#[derive(Clone, Debug)]
+pub struct RankSpec {
+    /// The input's columns that make the partition; none: all rows are one.
+    pub keys: Vec<usize>,
+    /// The order within a partition; rows that are equal in it follow in order of all columns.
+    pub order: Vec<SortKey>,
+    /// What comes out.
+    pub show: Show,
+}
+
+/// A column to sort by.
+#[derive(Clone, Copy, Debug)]
+pub struct SortKey {
+    /// The input's column.
+    pub column: usize,
+    /// Its direction and the place of NULLs.
+    pub options: SortOptions,
+}
+
+/// What comes out of ordered partitions.
+#[derive(Clone, Debug)]
+pub enum Show {
+    /// The first rows, with the input's columns.
+    First {
+        /// So many rows are passed over.
+        skip: u64,
+        /// So many come then; `None`: all that are left.
+        limit: Option<u64>,
+    },
+    /// Rows with the input's columns, then one for each function.
+    Window {
+        /// So many of the first rows; `None`: all. Only where the functions do not see the others.
+        limit: Option<u64>,
+        /// The functions, over the input's columns; partition and order are those of the operator.
+        functions: Vec<Arc<dyn WindowExpr>>,
+    },
+}
+
+/// How the rows of two inputs come together.
+#[derive(Clone, Debug)]
+pub struct JoinSpec {
+    /// Which rows come out.
+    pub kind: JoinKind,
+    /// The left input's columns that must equal `right_keys`, in order; of the same types.
+    pub left_keys: Vec<usize>,
+    /// The right input's.
+    pub right_keys: Vec<usize>,
+    /// True: NULL equals NULL among the keys, as in set operations. False: a row with a NULL has no partner.
+    pub nulls_equal: bool,
+    /// A boolean expression over the left input's columns followed by the right one's; partners are those pairs
+    /// for which it is true.
+    pub condition: Option<Arc<dyn PhysicalExpr>>,
+}
+
+/// Which rows a join puts out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JoinKind {
+    /// Pairs of partners.
+    Inner,
+    /// Pairs, and rows of the left without a partner, filled up with NULLs.
+    Left,
+    /// Pairs, and rows of the right without a partner.
+    Right,
+    /// Pairs, and rows of both sides without a partner.
+    Full,
+    /// Rows of the left that have a partner, each once.
+    Semi,
+    /// Rows of the left that have none.
+    Anti,
+}
+
+impl JoinSpec {
+    /// The columns of both inputs, which may all be NULL.
+    pub fn pair_schema(&self, left: &SchemaRef, right: &SchemaRef) -> SchemaRef {
+        let fields = left.fields().iter().chain(right.fields());
+        Arc::new(Schema::new(fields.map(|field| field.as_ref().clone().with_nullable(true)).collect::<Vec<_>>()))
+    }
 }
 
 impl OperatorSpec {
@@ -134,6 +236,24 @@ impl OperatorSpec {
             OperatorSpec::Union => "Union",
             OperatorSpec::Aggregate { aggregates, keys } if aggregates.is_empty() && !keys.is_empty() => "Distinct",
             OperatorSpec::Aggregate { .. } => "Aggregate",
+            OperatorSpec::Join(join) => join.kind.name(),
+            OperatorSpec::Unnest(_) => "Unnest",
+            OperatorSpec::Rank(RankSpec { show: Show::First { .. }, .. }) => "First",
+            OperatorSpec::Rank(RankSpec { show: Show::Window { .. }, .. }) => "Window",
+        }
+    }
+}
+
+impl JoinKind {
+    /// Its name, as EXPLAIN prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            JoinKind::Inner => "InnerJoin",
+            JoinKind::Left => "LeftJoin",
+            JoinKind::Right => "RightJoin",
+            JoinKind::Full => "FullJoin",
+            JoinKind::Semi => "SemiJoin",
+            JoinKind::Anti => "AntiJoin",
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::types::sql_name;
-use crate::exec::plan::{AggregateCall, JobPlan, OperatorSpec, PlanNode};
+use crate::exec::plan::{AggregateCall, JobPlan, OperatorSpec, PlanNode, Show};
 use crate::types::RelationId;
 
 /// The lines of `EXPLAIN`; `relations` names the imports.
@@ -55,12 +55,57 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, String>
             format!("[{}]", parts.join(", "))
         }
         OperatorSpec::Filter { predicate } => predicate.to_string(),
-        OperatorSpec::Union => format!("[{}]", columns(node)),
+        OperatorSpec::Union | OperatorSpec::Unnest(_) => format!("[{}]", columns(node)),
         OperatorSpec::Aggregate { keys, aggregates } => {
             let keys: Vec<String> = keys.iter().map(|key| input_name(*key)).collect();
             let calls: Vec<String> = aggregates.iter().map(|call| call_text(call, &input_name)).collect();
             let keys = if keys.is_empty() { "one group".to_owned() } else { format!("by {}", keys.join(", ")) };
             if calls.is_empty() { keys } else { format!("{keys}: {}", calls.join(", ")) }
+        }
+        OperatorSpec::Rank(rank) => {
+            let keys: Vec<String> = rank.keys.iter().map(|key| input_name(*key)).collect();
+            let order: Vec<String> = rank
+                .order
+                .iter()
+                .map(|key| {
+                    let direction = if key.options.descending { " DESC" } else { "" };
+                    // Without a word NULLs are the greatest values.
+                    let nulls = match (key.options.nulls_first, key.options.descending) {
+                        (true, false) => " NULLS FIRST",
+                        (false, true) => " NULLS LAST",
+                        _ => "",
+                    };
+                    format!("{}{direction}{nulls}", input_name(key.column))
+                })
+                .collect();
+            let mut parts = Vec::new();
+            match &rank.show {
+                Show::First { skip, limit } => {
+                    let rows = limit.map_or_else(|| "all rows".to_owned(), |limit| format!("{limit} rows"));
+                    parts.push(if *skip == 0 { rows } else { format!("{rows} after {skip}") });
+                }
+                Show::Window { limit, functions } => {
+                    parts.push(functions.iter().map(|function| function.name()).collect::<Vec<_>>().join(", "));
+                    parts.extend(limit.map(|limit| format!("of the first {limit} rows")));
+                }
+            }
+            if !keys.is_empty() {
+                parts.push(format!("by {}", keys.join(", ")));
+            }
+            if !order.is_empty() {
+                parts.push(format!("in order of {}", order.join(", ")));
+            }
+            parts.join(" ")
+        }
+        OperatorSpec::Join(join) => {
+            let right = node.inputs.get(1).and_then(|input| plan.nodes.get(*input));
+            let right_name = |column: usize| right.map_or_else(|| format!("#{column}"), |input| name_of(input, column));
+            let keys = join.left_keys.iter().zip(&join.right_keys);
+            let equal = if join.nulls_equal { "IS NOT DISTINCT FROM" } else { "=" };
+            let mut parts: Vec<String> =
+                keys.map(|(left, right)| format!("{} {equal} {}", input_name(*left), right_name(*right))).collect();
+            parts.extend(join.condition.iter().map(ToString::to_string));
+            if parts.is_empty() { "every pair".to_owned() } else { format!("on {}", parts.join(" AND ")) }
         }
     };
     format!("{} {what} ({})", node.operator.name(), node.path)

@@ -1,9 +1,14 @@
 //! An analysed logical plan to a [`JobPlan`].
 //!
-//! No optimizer rule of DataFusion runs here: each logical node becomes one operator or none, and
-//! constant parts of expressions are folded. An expression that fails while it is folded stays as it
+//! Each logical node becomes one operator or none, and constant parts of expressions are folded. Of DataFusion's
+//! optimizer only the rules run that make joins of subqueries and bring conditions to their joins, and only on a
+//! plan with joins or subqueries. An expression that fails while it is folded stays as it
 //! is, so that the error belongs to the rows that reach it. Columns that no operator reads are
 //! dropped at the imports ([`super::prune`]).
+
+mod join;
+mod rank;
+mod unnest;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,14 +16,16 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
 use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
-use datafusion::common::tree_node::TreeNode;
+use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::execution::SessionState;
+use datafusion::logical_expr::logical_plan::TableScanBuilder;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::simplify::SimplifyContext;
 use datafusion::logical_expr::utils::{conjunction, split_conjunction};
 use datafusion::logical_expr::{
     Aggregate, Distinct, EmptyRelation, Expr, Filter, LogicalPlan, Projection, TableScan, Union, Values, Volatility,
+    Window,
 };
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use datafusion::physical_expr::expressions::{CastExpr, Column};
@@ -29,9 +36,7 @@ use super::arithmetic::is_checked;
 use super::errors::from_datafusion;
 use super::planner::{PlannedView, Resolver};
 use super::prune::prune;
-use super::view_checks::{
-    GROUPING_HINT, JOIN_HINT, LIMIT_HINT, SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT, WINDOW_HINT, refuse,
-};
+use super::view_checks::{GROUPING_HINT, SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT, refuse};
 use crate::exec::plan::{AggregateCall, JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::types::{Error, Result};
 
@@ -42,7 +47,8 @@ pub(crate) fn lower(
     names: Vec<String>,
     resolver: &dyn Resolver,
 ) -> Result<PlannedView> {
-    let mut lowering = Lowering { state, resolver, nodes: Vec::new(), notices: Vec::new() };
+    let mut lowering = Lowering { state, resolver, nodes: Vec::new(), notices: Vec::new(), row_limits: Vec::new() };
+    let plan = &join::with_joins(state, plan.clone())?;
     let root = lowering.node(plan, "root")?;
     let root = lowering.named_root(root, &names)?;
     let on_error = if lowering.nodes.iter().any(computes) { OnError::Keep } else { OnError::Never };
@@ -109,6 +115,8 @@ struct Lowering<'a> {
     resolver: &'a dyn Resolver,
     nodes: Vec<PlanNode>,
     notices: Vec<String>,
+    /// Window operators of which only so many first rows of each partition are asked for.
+    row_limits: Vec<(*const Window, u64)>,
 }
 
 impl Lowering<'_> {
@@ -134,14 +142,13 @@ impl Lowering<'_> {
             LogicalPlan::Aggregate(aggregate) => self.aggregate(aggregate, path),
             LogicalPlan::Values(values) => self.values(values, path),
             LogicalPlan::EmptyRelation(empty) => self.empty(empty, path),
-            LogicalPlan::Distinct(Distinct::On(_)) => {
-                Err(refuse("DISTINCT ON", "Aggregate with GROUP BY and min() or max()."))
-            }
-            LogicalPlan::Sort(_) | LogicalPlan::Limit(_) => Err(refuse("LIMIT or OFFSET", LIMIT_HINT)),
-            LogicalPlan::Join(_) => Err(refuse("a join", JOIN_HINT)),
-            LogicalPlan::Window(_) => Err(refuse("a window function", WINDOW_HINT)),
+            LogicalPlan::Distinct(Distinct::On(distinct)) => self.distinct_on(distinct, path),
+            LogicalPlan::Sort(sort) => self.sorted_limit(sort, path),
+            LogicalPlan::Limit(limit) => self.limit(limit, path),
+            LogicalPlan::Join(join) => self.join(join, path),
+            LogicalPlan::Window(window) => self.window(window, path),
             LogicalPlan::Subquery(_) => Err(refuse("a subquery", SUBQUERY_HINT)),
-            LogicalPlan::Unnest(_) => Err(refuse("UNNEST", "Unnest in the SELECT that reads the view.")),
+            LogicalPlan::Unnest(unnest) => self.unnest(unnest, path),
             LogicalPlan::RecursiveQuery(_) => {
                 Err(refuse("WITH RECURSIVE", "Recurse in a SELECT over materialized views."))
             }
@@ -184,8 +191,11 @@ impl Lowering<'_> {
         let Some(info) = self.resolver.relation(&scan.table_name) else {
             return Err(Error::internal(format!("relation {} was planned and is not there", scan.table_name)));
         };
-        if !scan.filters.is_empty() || scan.fetch.is_some() {
-            return Err(Error::internal("a scan with a filter or a limit of its own"));
+        if scan.fetch.is_some() {
+            return Err(Error::internal("a scan with a limit of its own"));
+        }
+        if !scan.filters.is_empty() {
+            return self.filtered_import(scan, path);
         }
         let wanted: Vec<usize> = scan.projection.clone().unwrap_or_else(|| (0..info.schema.fields().len()).collect());
         let mut fields = Vec::with_capacity(wanted.len());
@@ -204,6 +214,23 @@ impl Lowering<'_> {
         let operator = OperatorSpec::Import { relation: info.id, columns: wanted };
         let index = self.push(path, operator, vec![], Arc::new(Schema::new(fields)));
         Ok(Lowered { index, key, append_only: info.append_only, bounded: info.bounded })
+    }
+
+    /// A scan that was given conditions: a filter over it, and then the columns that were asked for.
+    fn filtered_import(&mut self, scan: &TableScan, path: &str) -> Result<Lowered> {
+        let whole = TableScanBuilder::new(scan.table_name.clone(), Arc::clone(&scan.source))
+            .build()
+            .map_err(|error| from_datafusion(&error))?;
+        let wanted = scan.projection.clone().unwrap_or_else(|| (0..whole.projected_schema.fields().len()).collect());
+        let predicate = conjunction(scan.filters.iter().cloned())
+            .ok_or_else(|| Error::internal("a scan's conditions went away"))?;
+        let filter = Filter::try_new(predicate, Arc::new(LogicalPlan::TableScan(whole)))
+            .map_err(|error| from_datafusion(&error))?;
+        let schema = Arc::clone(filter.input.schema());
+        let columns = wanted.iter().map(|column| Expr::Column(schema.qualified_field(*column).into())).collect();
+        let projection = Projection::try_new(columns, Arc::new(LogicalPlan::Filter(filter)))
+            .map_err(|error| from_datafusion(&error))?;
+        self.projection(&projection, path)
     }
 
     fn projection(&mut self, projection: &Projection, path: &str) -> Result<Lowered> {
@@ -228,6 +255,7 @@ impl Lowering<'_> {
     }
 
     fn filter(&mut self, filter: &Filter, path: &str) -> Result<Lowered> {
+        self.row_limits.extend(rank::row_limit(filter).map(|(window, rows)| (std::ptr::from_ref(window), rows)));
         let parts: Vec<Expr> = split_conjunction(&filter.predicate).into_iter().cloned().collect();
         // Where a later condition can fail, an earlier one may be there to keep rows from it: then
         // each is a filter of its own, and the later one sees only what the earlier let through.
@@ -494,6 +522,19 @@ fn columns(schema: &Schema, which: impl Iterator<Item = usize>) -> Vec<Arc<dyn P
         .filter_map(|at| schema.fields().get(at).map(|field| (at, field)))
         .map(|(at, field)| Arc::new(Column::new(field.name(), at)) as Arc<dyn PhysicalExpr>)
         .collect()
+}
+
+/// An expression whose columns from `from` on have moved up by some.
+fn shifted(expression: &Arc<dyn PhysicalExpr>, from: usize, by: usize) -> Result<Arc<dyn PhysicalExpr>> {
+    let moved = Arc::clone(expression).transform(|inner| {
+        Ok(match inner.downcast_ref::<Column>() {
+            Some(column) if column.index() >= from => {
+                Transformed::yes(Arc::new(Column::new(column.name(), column.index() + by)) as Arc<dyn PhysicalExpr>)
+            }
+            _ => Transformed::no(inner),
+        })
+    });
+    moved.map(|moved| moved.data).map_err(|error| from_datafusion(&error))
 }
 
 /// Every column may be NULL: an operator's batches always match what its input promised.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, IntervalUnit, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode};
-use datafusion::common::{DFSchema, ScalarValue};
+use datafusion::common::{DFSchema, NullHandling, ScalarValue};
 use datafusion::error::Result as DataFusionResult;
 use datafusion::logical_expr::expr::{Case, ScalarFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
@@ -59,7 +59,11 @@ fn node_with_meaning(node: LogicalPlan) -> DataFusionResult<LogicalPlan> {
         }
         LogicalPlan::Union(union) => match_branches(union),
         LogicalPlan::RecursiveQuery(query) => match_terms(query),
-        node => {
+        mut node => {
+            if let LogicalPlan::Unnest(unnest) = &mut node {
+                // NULL in the place of a list has no elements.
+                unnest.options.null_handling = NullHandling::Drop;
+            }
             let node = with_double_keys(node)?;
             let schema = merge_schema(&node.inputs());
             let names = NamePreserver::new(&node);

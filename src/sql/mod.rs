@@ -39,6 +39,8 @@ mod timestamps;
 mod tokens;
 mod types;
 mod view_checks;
+mod window_functions;
+mod windows;
 mod zone;
 mod zoned;
 

@@ -14,6 +14,7 @@ use super::statement::{
     Describe, Drop, Explain, JobAction, ObjectKind, SetVariable, Show, Statement, StatementKind, Transaction,
 };
 use super::tokens::{self, Piece, position};
+use super::windows;
 use crate::types::{Error, Result, SqlState};
 
 /// Splits a text into statements and parses each. Pieces without anything but space and comments
@@ -38,7 +39,8 @@ fn parse_one(text: &str) -> Result<StatementKind> {
     let tokens = tokens::tokenize(text)?;
     tokens::check_depth(&tokens)?;
     refusals::check(&tokens)?;
-    let mut reader = Reader::new(tokens::without_table_commands(tokens), text);
+    let tokens = tokens::without_table_commands(windows::plain_calls(tokens));
+    let mut reader = Reader::new(tokens, text);
     let kind = statement(&mut reader, text)?;
     reader.finish()?;
     Ok(kind)
@@ -54,6 +56,15 @@ pub(crate) fn parse_query(text: &str) -> Result<Box<ast::Query>> {
     let query = reader.query()?;
     reader.finish()?;
     Ok(query)
+}
+
+/// Parses an expression that the program wrote.
+///
+/// # Errors
+/// As [`parse`].
+pub(crate) fn parse_expression_of_program(text: &str) -> Result<ast::Expr> {
+    let mut reader = Reader::new(tokens::tokenize(text)?, text);
+    reader.expression()
 }
 
 /// Parses an expression that stands alone, such as a predicate.

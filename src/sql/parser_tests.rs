@@ -193,8 +193,6 @@ const WRONG: &[(&str, SqlState, usize)] = &[
     ("CREATE MATERIALIZED VIEW v WITH (backgrund = true) AS SELECT 1", SqlState::InvalidParameterValue, 34),
     ("CREATE MATERIALIZED VIEW v WITH (background = 7) AS SELECT 1", SqlState::InvalidParameterValue, 34),
     ("CREATE MATERIALIZED VIEW v AS SELECT 1 EMIT ON WINDOW CLOSE", SqlState::FeatureNotSupported, 40),
-    ("SELECT * FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute')", SqlState::FeatureNotSupported, 15),
-    ("SELECT count(*) FROM t GROUP BY HOP(ts, 1, 2)", SqlState::FeatureNotSupported, 33),
     ("SELECT * FROM t MATCH_RECOGNIZE (PATTERN (A))", SqlState::FeatureNotSupported, 17),
     ("SELECT * FROM a JOIN b FOR SYSTEM_TIME AS OF a.ts ON true", SqlState::FeatureNotSupported, 24),
     ("SELECT `a` FROM t", SqlState::FeatureNotSupported, 8),

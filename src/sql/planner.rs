@@ -27,6 +27,7 @@ use super::reader::{DATABASE, duplicate_column};
 use super::tokens::with_stack;
 use super::types::{SqlTypes, UTC, sql_name, stored};
 use super::view_checks;
+use super::windows;
 use super::zoned;
 use crate::exec::plan::JobPlan;
 use crate::types::{Error, RelationId, Result, SqlState};
@@ -221,6 +222,7 @@ fn table_names(state: &SessionState) -> Vec<String> {
 
 /// Brings a query into the form that DataFusion's planner takes.
 fn prepare(query: &mut ast::Query) -> Result<()> {
+    windows::rewrite(query)?;
     name_columns(query);
     if let ControlFlow::Break(error) = visit_expressions_mut(query, |expression| match prepare_expression(expression) {
         Ok(()) => ControlFlow::Continue(()),

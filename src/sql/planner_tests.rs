@@ -444,17 +444,9 @@ async fn views_are_lowered_to_operators() {
 #[tokio::test]
 async fn what_a_view_cannot_keep_is_refused_with_its_place() {
     for (text, position) in [
-        ("SELECT * FROM t a JOIN t b ON a.k = b.k", 24),
-        ("SELECT * FROM t a, t b", 20),
-        ("SELECT k FROM t LIMIT 1", 23),
-        ("SELECT k FROM t WHERE k IN (SELECT k FROM t)", 23),
-        ("SELECT row_number() OVER (ORDER BY k) FROM t", 8),
-        ("SELECT k FROM t INTERSECT SELECT s FROM t", 27),
-        ("SELECT k FROM t EXCEPT SELECT s FROM t", 24),
-        ("SELECT DISTINCT ON (k) k FROM t", 21),
+        ("SELECT k FROM t WHERE k NOT IN (SELECT k FROM t)", 23),
         ("SELECT k, count(*) FROM t GROUP BY ROLLUP (k)", 44),
         ("SELECT now() FROM t", 8),
-        ("SELECT unnest(ARRAY[1, 2])", 0),
         ("SELECT random() FROM t", 8),
         ("SELECT median(b) FROM t", 8),
     ] {

@@ -10,10 +10,10 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::collect_columns;
 
 use super::errors::from_datafusion;
-use crate::exec::plan::{OperatorSpec, PlanNode};
+use crate::exec::plan::{OperatorSpec, PlanNode, RankSpec, Show};
 use crate::types::{Error, Result};
 
-/// Prunes the imports of a plan whose root is the last node. Filters hand on what their input has
+/// Prunes the imports of a plan whose root is the last node. Filters and joins hand on what their inputs have
 /// left; every other operator puts out the same columns as before.
 pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
     let needed = needed_columns(&nodes);
@@ -52,6 +52,37 @@ pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
                     }
                 }
             }
+            OperatorSpec::Rank(rank) => {
+                for key in rank.keys.iter_mut().chain(rank.order.iter_mut().map(|key| &mut key.column)) {
+                    *key = moved_column(*key, &input)?;
+                }
+                if matches!(rank.show, Show::First { .. }) {
+                    node.schema = narrowed(&node.schema, &input);
+                    place = input;
+                }
+            }
+            OperatorSpec::Join(join) => {
+                let right = node.inputs.get(1).and_then(|input| places.get(*input)).cloned().unwrap_or_default();
+                let kept = input.iter().flatten().count();
+                let both: Vec<Option<usize>> =
+                    input.iter().copied().chain(right.iter().map(|place| place.map(|place| kept + place))).collect();
+                for key in &mut join.left_keys {
+                    *key = moved_column(*key, &input)?;
+                }
+                for key in &mut join.right_keys {
+                    *key = moved_column(*key, &right)?;
+                }
+                if let Some(condition) = &mut join.condition {
+                    *condition = moved(condition, &both)?;
+                }
+                place = both[..width].to_vec();
+                node.schema = narrowed(&node.schema, &place);
+            }
+            OperatorSpec::Unnest(unnest) => {
+                for column in unnest.lists.iter_mut().chain(&mut unnest.columns) {
+                    *column = moved_column(*column, &input)?;
+                }
+            }
             OperatorSpec::Constant { .. } | OperatorSpec::Union => {}
         }
         places.push(place);
@@ -69,10 +100,28 @@ fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
             needed.get_mut(at).into_iter().for_each(|set| set.extend(all.clone()));
         }
         let own = needed.get(at).cloned().unwrap_or_default();
+        if let (OperatorSpec::Join(join), [left, right]) = (&node.operator, node.inputs.as_slice()) {
+            let width = nodes.get(*left).map_or(0, |left| left.schema.fields().len());
+            let read: BTreeSet<usize> = own.into_iter().chain(join.condition.iter().flat_map(columns_of)).collect();
+            let (of_left, of_right): (Vec<usize>, Vec<usize>) = read.into_iter().partition(|column| *column < width);
+            let of_right = of_right.into_iter().map(|column| column - width).chain(join.right_keys.iter().copied());
+            needed[*left].extend(of_left.into_iter().chain(join.left_keys.iter().copied()));
+            needed[*right].extend(of_right);
+            continue;
+        }
         let of_input: BTreeSet<usize> = match &node.operator {
-            OperatorSpec::Import { .. } | OperatorSpec::Constant { .. } => continue,
+            OperatorSpec::Import { .. } | OperatorSpec::Constant { .. } | OperatorSpec::Join(_) => continue,
             OperatorSpec::Project { expressions } => expressions.iter().flat_map(columns_of).collect(),
+            OperatorSpec::Rank(RankSpec { keys, order, show: Show::First { .. } }) => {
+                own.into_iter().chain(keys.iter().copied()).chain(order.iter().map(|key| key.column)).collect()
+            }
+            // The functions know their columns by place.
+            OperatorSpec::Rank(RankSpec { show: Show::Window { .. }, .. }) => {
+                let input = node.inputs.first().and_then(|input| nodes.get(*input));
+                (0..input.map_or(0, |input| input.schema.fields().len())).collect()
+            }
             OperatorSpec::Filter { predicate } => own.into_iter().chain(columns_of(predicate)).collect(),
+            OperatorSpec::Unnest(unnest) => unnest.lists.iter().chain(&unnest.columns).copied().collect(),
             // The inputs of a union must keep one shape.
             OperatorSpec::Union => all.collect(),
             OperatorSpec::Aggregate { keys, aggregates } => keys

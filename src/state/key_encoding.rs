@@ -12,6 +12,8 @@ use arrow::row::{RowConverter, Rows, SortField};
 
 use crate::types::{Error, Result};
 
+const ASCENDING: SortOptions = SortOptions { descending: false, nulls_first: false };
+
 /// Turns columns into bytes, a row at a time, and back: the format of the `arrow-row` crate.
 ///
 /// Serves routing (hash of the bytes), state (the key) and serving (order of the rows). Nulls sort
@@ -40,10 +42,25 @@ impl RowCodec {
         RowCodec::new(types, false)
     }
 
+    /// A codec for whole rows behind their sort keys, so that the bytes are in the keys' order.
+    ///
+    /// # Errors
+    /// 0A000 for types that cannot be stored or ordered, such as maps.
+    pub fn for_ordered_rows<'a>(
+        order: impl IntoIterator<Item = (&'a DataType, SortOptions)>,
+        types: impl IntoIterator<Item = &'a DataType>,
+    ) -> Result<RowCodec> {
+        RowCodec::of(order.into_iter().chain(types.into_iter().map(|t| (t, ASCENDING))), false)
+    }
+
     fn new<'a>(types: impl IntoIterator<Item = &'a DataType>, equal_floats: bool) -> Result<RowCodec> {
-        let types: Vec<DataType> = types.into_iter().cloned().collect();
-        let options = SortOptions { descending: false, nulls_first: false };
-        let fields = types.iter().map(|t| SortField::new_with_options(t.clone(), options)).collect();
+        RowCodec::of(types.into_iter().map(|t| (t, ASCENDING)), equal_floats)
+    }
+
+    fn of<'a>(columns: impl IntoIterator<Item = (&'a DataType, SortOptions)>, equal_floats: bool) -> Result<RowCodec> {
+        let columns: Vec<_> = columns.into_iter().collect();
+        let fields = columns.iter().map(|(t, options)| SortField::new_with_options((*t).clone(), *options)).collect();
+        let types: Vec<DataType> = columns.into_iter().map(|(t, _)| t.clone()).collect();
         let converter = RowConverter::new(fields).map_err(|_| {
             Error::unsupported("a column of this type cannot be kept by a table or view")
                 .detail(format!("The types are {types:?}."))

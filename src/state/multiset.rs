@@ -64,6 +64,16 @@ impl Multiset {
         self.entries[slot as usize].iter().map(|(value, count)| (&**value, *count))
     }
 
+    /// Number of different values of a slot.
+    pub fn len(&self, slot: Slot) -> usize {
+        self.entries[slot as usize].len()
+    }
+
+    /// A value's count; zero when it is not there.
+    pub fn count(&self, slot: Slot, value: &[u8]) -> i64 {
+        self.entries[slot as usize].get(value).copied().unwrap_or(0)
+    }
+
     /// Forgets a slot's values, which are all gone by their counts.
     pub fn clear(&mut self, slot: Slot) {
         self.entries[slot as usize].clear();

@@ -16,8 +16,8 @@ use super::exchange::Route;
 use super::imports::{EdgeQueue, FeedId, FeedQueue, Local, edge, feed};
 use super::job::{ImportKind, JobSpec};
 use crate::exec::arrangement::{Arrangement, Layout};
-use crate::exec::operators::{Aggregate, filter, project};
-use crate::exec::plan::{OnError, OperatorSpec, row_errors_schema};
+use crate::exec::operators::{Aggregate, Join, Rank, filter, project, steps, unnest};
+use crate::exec::plan::{JoinKind, OnError, OperatorSpec, row_errors_schema};
 use crate::exec::row_errors::divide;
 use crate::exec::sink::JobOutput;
 use crate::state::{MemoryBackend, StateBackend};
@@ -138,8 +138,52 @@ pub(super) fn build<'scope>(
                     Route::by_keys(input_schema, keys)
                 };
                 let stateful = Stateful { operator: Box::new(operator), backend: backend() };
-                let stream = drive(input.stream, "aggregate", route, stateful, spec.as_of, job);
+                let stream = drive(vec![(input.stream, route)], "aggregate", stateful, spec.as_of, job);
                 Spread { stream, by: Some((0..keys.len()).collect()) }
+            }
+            OperatorSpec::Unnest(unnesting) => {
+                let (cut, apply) = (unnesting.clone(), unnesting.clone());
+                let schema = Arc::clone(&node.schema);
+                // Cut up first: the rows that a chunk becomes have no bound.
+                let parts = transform(inputs.remove(0).stream, "cut", job, move |chunk| steps(&cut, &chunk));
+                let stream = transform(parts, "unnest", job, move |chunk| unnest(&apply, &schema, &chunk));
+                Spread { stream, by: None }
+            }
+            OperatorSpec::Rank(rank) => {
+                let input = inputs.remove(0);
+                let input_schema = &plan.nodes[node.inputs[0]].schema;
+                let operator = OperatorId::of(&spec.shared.name, &node.path);
+                let operator = Rank::new(operator, input_schema, Arc::clone(&node.schema), rank, false)
+                    .expect("the job was checked");
+                let there = input.by.as_ref() == Some(&rank.keys) && !rank.keys.is_empty();
+                let route = if there { Route::Local } else { Route::by_keys(input_schema, &rank.keys) };
+                let stateful = Stateful { operator: Box::new(operator), backend: backend() };
+                let stream = drive(vec![(input.stream, route)], "rank", stateful, spec.as_of, job);
+                Spread { stream, by: Some(rank.keys.clone()).filter(|keys| !keys.is_empty()) }
+            }
+            OperatorSpec::Join(join) => {
+                let schemas = [0, 1].map(|input: usize| &plan.nodes[node.inputs[input]].schema);
+                let operator = OperatorId::of(&spec.shared.name, &node.path);
+                let operator =
+                    Join::new(operator, schemas, Arc::clone(&node.schema), join, false).expect("the job was checked");
+                let keys = [&join.left_keys, &join.right_keys];
+                let routed = inputs.into_iter().zip(keys).zip(schemas);
+                let inputs = routed
+                    .map(|((input, keys), schema)| {
+                        let there = input.by.as_ref() == Some(keys) && !keys.is_empty();
+                        (input.stream, if there { Route::Local } else { Route::by_keys(schema, keys) })
+                    })
+                    .collect();
+                let by = match join.kind {
+                    JoinKind::Full => None,
+                    JoinKind::Right => {
+                        Some(join.right_keys.iter().map(|key| schemas[0].fields().len() + key).collect())
+                    }
+                    _ => Some(join.left_keys.clone()),
+                };
+                let stateful = Stateful { operator: Box::new(operator), backend: backend() };
+                let stream = drive(inputs, "join", stateful, spec.as_of, job);
+                Spread { stream, by: by.filter(|by: &Vec<usize>| !by.is_empty()) }
             }
         };
         streams.push(Some(spread));

@@ -126,57 +126,73 @@ pub(super) struct Stateful {
     pub(super) backend: Box<dyn StateBackend>,
 }
 
-/// The chunks of times that have not closed, each time with its capability.
+/// Chunks, each with the number of its input.
+type Arrived = VecDeque<(usize, Chunk)>;
+
+/// What has arrived of times that have not closed; each time with its capability.
 #[derive(Default)]
 struct Stash {
-    times: BTreeMap<u64, (Capability<u64>, VecDeque<Chunk>)>,
+    times: BTreeMap<u64, (Capability<u64>, Arrived)>,
 }
 
 impl Stash {
-    fn add(&mut self, capability: Capability<u64>, chunks: impl Iterator<Item = Chunk>) {
+    fn add(&mut self, capability: Capability<u64>, chunks: impl Iterator<Item = (usize, Chunk)>) {
         let time = *capability.time();
         self.times.entry(time).or_insert_with(|| (capability, VecDeque::new())).1.extend(chunks);
     }
 
-    /// The earliest time, if it is below the frontier.
-    fn pop_closed(&mut self, frontier: &MutableAntichain<u64>) -> Option<(Capability<u64>, VecDeque<Chunk>)> {
+    /// The earliest time, if it is below the frontiers of all inputs.
+    fn pop_closed(&mut self, frontiers: &[&MutableAntichain<u64>]) -> Option<(Capability<u64>, Arrived)> {
         let entry = self.times.first_entry()?;
-        (!frontier.less_equal(entry.key())).then(|| entry.remove())
+        let open = frontiers.iter().any(|frontier| frontier.less_equal(entry.key()));
+        (!open).then(|| entry.remove())
     }
 }
 
-/// Runs a stateful operator over a stream.
-pub(super) fn drive<'scope>(
-    stream: Packets<'scope>,
-    name: &str,
-    route: Route,
-    stateful: Stateful,
-    as_of: Time,
-    job: &JobContext,
-) -> Packets<'scope> {
-    match route {
-        Route::Keys { columns, codec } if job.peers > 1 => {
-            drive_by(stream, name, by_keys(columns, codec), stateful, as_of, job)
-        }
-        Route::Local | Route::Keys { .. } => drive_by(stream, name, Pipeline, stateful, as_of, job),
-    }
-}
+/// Takes in what has come on one input: into the stash, or nowhere.
+type Receive = Box<dyn FnMut(Option<&mut Stash>)>;
 
-fn drive_by<'scope, P>(
+fn receive<'scope, P>(
+    builder: &mut OperatorBuilder<'scope, u64>,
     stream: Packets<'scope>,
-    name: &str,
     pact: P,
+    input: usize,
+) -> Receive
+where
+    P: ParallelizationContract<u64, Packet>,
+    P::Puller: 'static,
+{
+    let mut handle = builder.new_input(stream, pact);
+    Box::new(move |stash| match stash {
+        None => handle.for_each(|_, packet| packet.0 = None),
+        Some(stash) => handle.for_each_stamp(|capability, packets| {
+            if let Some(capability) = capability.retain_least(0) {
+                stash.add(capability, packets.filter_map(|packet| packet.0.take()).map(|chunk| (input, chunk)));
+            }
+        }),
+    })
+}
+
+/// Runs a stateful operator over its inputs, each of which comes by its route.
+pub(super) fn drive<'scope>(
+    inputs: Vec<(Packets<'scope>, Route)>,
+    name: &str,
     mut stateful: Stateful,
     as_of: Time,
     job: &JobContext,
-) -> Packets<'scope>
-where
-    P: ParallelizationContract<u64, Packet>,
-{
-    let scope = stream.scope();
+) -> Packets<'scope> {
+    let scope = inputs.first().expect("an operator with an input").0.scope();
     let mut builder = OperatorBuilder::new(name.to_owned(), scope);
     let activator = scope.activator_for(builder.operator_info().address);
-    let mut input = builder.new_input(stream, pact);
+    let mut receivers: Vec<Receive> = Vec::new();
+    for (input, (stream, route)) in inputs.into_iter().enumerate() {
+        receivers.push(match route {
+            Route::Keys { columns, codec } if job.peers > 1 => {
+                receive(&mut builder, stream, by_keys(columns, codec), input)
+            }
+            Route::Local | Route::Keys { .. } => receive(&mut builder, stream, Pipeline, input),
+        });
+    }
     let (output, out_stream) = builder.new_output::<Packet>();
     let mut output = OutputBuilder::<_, NoopBuilder<Packet>>::from(output);
     let job = job.clone();
@@ -186,15 +202,11 @@ where
         let mut stash = Stash::default();
         let mut closing: Option<Capability<u64>> = None;
         move |frontiers| {
-            if job.failed() {
-                input.for_each(|_, packet| packet.0 = None);
+            let mut into = (!job.failed()).then_some(&mut stash);
+            receivers.iter_mut().for_each(|receive| receive(into.as_deref_mut()));
+            if into.is_none() {
                 return;
             }
-            input.for_each_stamp(|capability, packets| {
-                if let Some(capability) = capability.retain_least(0) {
-                    stash.add(capability, packets.filter_map(|packet| packet.0.take()));
-                }
-            });
             let Some(deadline) = job.slices.admit(job.shared.id) else {
                 activator.activate();
                 return;
@@ -211,11 +223,13 @@ where
                     }
                 }
             }
+            let frontiers: Vec<&MutableAntichain<u64>> = frontiers.iter().collect();
             loop {
                 if closing.is_none() {
-                    let Some((capability, chunks)) = stash.pop_closed(&frontiers[0]) else { return };
+                    let Some((capability, chunks)) = stash.pop_closed(&frontiers) else { return };
                     closing = Some(capability);
-                    if job.guard(|| chunks.into_iter().try_for_each(|chunk| operator.push(chunk))).is_none() {
+                    let mut chunks = chunks.into_iter();
+                    if job.guard(|| chunks.try_for_each(|(input, chunk)| operator.push(input, chunk))).is_none() {
                         return;
                     }
                 }
@@ -243,21 +257,21 @@ where
 }
 
 /// Runs a stateless operator: every chunk passes at once, at its own time.
-pub(super) fn transform<'scope>(
+pub(super) fn transform<'scope, I: IntoIterator<Item = Chunk>>(
     stream: Packets<'scope>,
     name: &str,
     job: &JobContext,
-    mut apply: impl FnMut(Chunk) -> Result<Option<Chunk>> + 'static,
+    mut apply: impl FnMut(Chunk) -> Result<I> + 'static,
 ) -> Packets<'scope> {
     transform_two(stream, name, job, move |chunk| Ok((apply(chunk)?, None))).0
 }
 
 /// Likewise, with a second output.
-pub(super) fn transform_two<'scope>(
+pub(super) fn transform_two<'scope, I: IntoIterator<Item = Chunk>>(
     stream: Packets<'scope>,
     name: &str,
     job: &JobContext,
-    mut apply: impl FnMut(Chunk) -> Result<(Option<Chunk>, Option<Chunk>)> + 'static,
+    mut apply: impl FnMut(Chunk) -> Result<(I, Option<Chunk>)> + 'static,
 ) -> (Packets<'scope>, Packets<'scope>) {
     let scope = stream.scope();
     let mut builder = OperatorBuilder::new(name.to_owned(), scope);
@@ -302,7 +316,7 @@ pub(super) fn transform_two<'scope>(
                 deadline = slice;
                 match job.guard(|| apply(chunk)) {
                     Some((first, other)) => {
-                        if let Some(chunk) = first {
+                        for chunk in first {
                             let mut packet = Packet(Some(chunk));
                             output.activate().session_with_builder(&capability[0]).give_container(&mut packet);
                         }

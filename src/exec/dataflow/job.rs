@@ -7,11 +7,12 @@ use arrow::datatypes::SchemaRef;
 
 use crate::exec::aggregates::accumulator;
 use crate::exec::arrangement::Layout;
+use crate::exec::operators::Rank;
 use crate::exec::plan::{JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::exec::relation::RelationShared;
 use crate::exec::sink::JobOutput;
 use crate::state::RowCodec;
-use crate::types::{RelationId, Result, Time};
+use crate::types::{OperatorId, RelationId, Result, Time};
 
 /// How a job gets the rows of a relation that it imports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +56,17 @@ impl JobSpec {
     pub(crate) fn check(plan: &JobPlan) -> Result<()> {
         Layout::new(Arc::clone(plan.schema()), &plan.key)?;
         for node in &plan.nodes {
+            if let OperatorSpec::Rank(rank) = &node.operator {
+                let input = &plan.nodes[node.inputs[0]].schema;
+                Rank::new(OperatorId::of("", &node.path), input, Arc::clone(&node.schema), rank, false)?;
+            }
+            if let OperatorSpec::Join(join) = &node.operator {
+                for (input, keys) in node.inputs.iter().zip([&join.left_keys, &join.right_keys]) {
+                    let input = &plan.nodes[*input].schema;
+                    RowCodec::for_keys(keys.iter().map(|key| input.field(*key).data_type()))?;
+                    RowCodec::for_rows(input.fields().iter().map(|field| field.data_type()))?;
+                }
+            }
             if let OperatorSpec::Aggregate { keys, aggregates } = &node.operator {
                 let input = &plan.nodes[node.inputs[0]].schema;
                 RowCodec::for_keys(keys.iter().map(|key| input.field(*key).data_type()))?;

@@ -279,7 +279,7 @@ impl Operator for Aggregate {
         self.global.as_ref().is_some_and(|global| global.here && !global.shown)
     }
 
-    fn push(&mut self, chunk: Chunk) -> Result<()> {
+    fn push(&mut self, _: usize, chunk: Chunk) -> Result<()> {
         self.pending.push_back(chunk);
         Ok(())
     }

@@ -2,11 +2,17 @@
 
 mod aggregate;
 mod filter;
+mod join;
 mod project;
+mod rank;
+mod unnest;
 
 pub use aggregate::Aggregate;
 pub(crate) use filter::filter;
+pub use join::Join;
 pub(crate) use project::project;
+pub use rank::Rank;
+pub(crate) use unnest::{steps, unnest};
 
 use std::time::Instant;
 
@@ -55,11 +61,11 @@ pub trait Operator: Send {
         false
     }
 
-    /// Gathers a chunk of the next time to close.
+    /// Gathers a chunk of the next time to close; `input` counts the operator's inputs from zero.
     ///
     /// # Errors
     /// When the chunk is not of the planned types.
-    fn push(&mut self, chunk: Chunk) -> Result<()>;
+    fn push(&mut self, input: usize, chunk: Chunk) -> Result<()>;
 
     /// Acts on a finished time; `out` takes the changes of that time.
     ///

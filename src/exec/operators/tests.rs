@@ -13,7 +13,7 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::exec::arrangement::{Arrangement, Cursor, Layout, Selection};
-use crate::exec::plan::{AggregateCall, AggregateFunction};
+use crate::exec::plan::{AggregateCall, AggregateFunction, JoinKind, JoinSpec};
 use crate::state::MemoryBackend;
 use crate::types::OperatorId;
 
@@ -97,7 +97,7 @@ fn soon() -> Instant {
 fn close(operator: &mut dyn Operator, backend: &mut MemoryBackend, time: u64, rows: &[(InputRow, i64)]) -> Vec<Chunk> {
     // A deadline that has passed: every call is one slice.
     let mut context = Context { backend, deadline: Instant::now() };
-    chunk(rows).into_iter().for_each(|chunk| operator.push(chunk).expect("takes the type"));
+    chunk(rows).into_iter().for_each(|chunk| operator.push(0, chunk).expect("takes the type"));
     let mut out = Vec::new();
     while operator.close(Time::from_millis(time), &mut out, &mut context).expect("closes") == Step::Again {}
     out
@@ -172,7 +172,7 @@ fn a_retraction_of_nothing_is_an_error() {
     let mut store = MemoryBackend::default();
     let mut operator = aggregate(&[0], false);
     open(&mut operator, &mut store);
-    chunk(&[((Some(1), Some(1), None, None), -1)]).into_iter().for_each(|c| operator.push(c).expect("takes it"));
+    chunk(&[((Some(1), Some(1), None, None), -1)]).into_iter().for_each(|c| operator.push(0, c).expect("takes it"));
     let mut context = Context { backend: &mut store, deadline: soon() };
     assert!(operator.close(Time::from_millis(1), &mut Vec::new(), &mut context).is_err());
 }
@@ -207,7 +207,7 @@ fn every_kept_time_reads_as_it_was_also_while_the_next_is_half_applied() {
         let mut pasts: Vec<(Time, Vec<String>)> = Vec::new();
         for (time, rows) in history(seed).iter().enumerate() {
             let time = Time::from_millis(time as u64 + 1);
-            chunk(rows).into_iter().for_each(|c| hot.push(c).expect("takes it"));
+            chunk(rows).into_iter().for_each(|c| hot.push(0, c).expect("takes it"));
             loop {
                 let mut context = Context { backend: &mut unused, deadline: Instant::now() };
                 let step = hot.close(time, &mut Vec::new(), &mut context).expect("closes");
@@ -261,7 +261,105 @@ fn a_unique_key_with_two_rows_is_an_error() {
     close(&mut keyed, &mut store, 1, &[((Some(1), Some(1), None, None), 1)]);
     close(&mut keyed, &mut store, 2, &[((Some(1), Some(2), None, None), 1), ((Some(1), Some(1), None, None), -1)]);
     assert_eq!(read(&keyed, Time::from_millis(2)), vec!["k1 2 ∅ ∅"]);
-    keyed.push(chunk(&[((Some(1), Some(3), None, None), 1)]).remove(0)).expect("takes it");
+    keyed.push(0, chunk(&[((Some(1), Some(3), None, None), 1)]).remove(0)).expect("takes it");
     let mut context = Context { backend: &mut store, deadline: soon() };
     assert!(keyed.close(Time::from_millis(3), &mut Vec::new(), &mut context).is_err());
+}
+
+/// What a join of all rows gives, by two loops; the condition is that x of the left is below x of the right.
+fn joined(
+    left: &BTreeMap<InputRow, i64>,
+    right: &BTreeMap<InputRow, i64>,
+    kind: JoinKind,
+    condition: bool,
+) -> BTreeMap<String, i64> {
+    let text = |row: &InputRow| print(chunk(&[(*row, 1)])[0].batch()).remove(0);
+    let empty = "∅ ∅ ∅ ∅";
+    let partners = |l: &InputRow, r: &InputRow| {
+        let below = matches!((l.1, r.1), (Some(left), Some(right)) if left < right);
+        l.0.is_some() && l.0 == r.0 && (below || !condition)
+    };
+    let mut rows = BTreeMap::new();
+    let mut add = |row: String, count: i64| *rows.entry(row).or_insert(0) += count;
+    let pairs = !matches!(kind, JoinKind::Semi | JoinKind::Anti);
+    for (l, l_count) in left {
+        let found: i64 = right.iter().filter(|(r, _)| partners(l, r)).map(|(_, count)| count).sum();
+        for (r, r_count) in right.iter().filter(|(r, _)| pairs && partners(l, r)) {
+            add(format!("{} {}", text(l), text(r)), l_count * r_count);
+        }
+        match kind {
+            JoinKind::Left | JoinKind::Full if found == 0 => add(format!("{} {empty}", text(l)), *l_count),
+            JoinKind::Semi if found > 0 => add(text(l), *l_count),
+            JoinKind::Anti if found == 0 => add(text(l), *l_count),
+            _ => {}
+        }
+    }
+    for (r, count) in right {
+        let alone = !left.keys().any(|l| partners(l, r));
+        if alone && matches!(kind, JoinKind::Right | JoinKind::Full) {
+            add(format!("{empty} {}", text(r)), *count);
+        }
+    }
+    rows
+}
+
+fn join(kind: JoinKind, condition: bool, track: bool) -> Join {
+    use datafusion::logical_expr::Operator;
+    use datafusion::physical_expr::PhysicalExpr;
+    use datafusion::physical_expr::expressions::{BinaryExpr, Column};
+    let column = |at: usize| Arc::new(Column::new("x", at)) as Arc<dyn PhysicalExpr>;
+    let below: Arc<dyn PhysicalExpr> = Arc::new(BinaryExpr::new(column(1), Operator::Lt, column(5)));
+    let spec = JoinSpec {
+        kind,
+        left_keys: vec![0],
+        right_keys: vec![0],
+        nulls_equal: false,
+        condition: condition.then_some(below),
+    };
+    let schema = match kind {
+        JoinKind::Semi | JoinKind::Anti => input(),
+        _ => spec.pair_schema(&input(), &input()),
+    };
+    Join::new(OperatorId::of("public.v", "root"), [&input(), &input()], schema, &spec, track).expect("takes the types")
+}
+
+#[test]
+fn joins_equal_two_loops_and_live_on_through_the_store_alone() {
+    let kinds = [JoinKind::Inner, JoinKind::Left, JoinKind::Right, JoinKind::Full, JoinKind::Semi, JoinKind::Anti];
+    for (seed, kind) in kinds.into_iter().enumerate() {
+        for condition in [false, true] {
+            let mut store = MemoryBackend::default();
+            let mut shown: BTreeMap<String, i64> = BTreeMap::new();
+            let mut present: [BTreeMap<InputRow, i64>; 2] = Default::default();
+            let (left, right) = (history(seed as u64), history(100 + seed as u64));
+            for (time, sides) in left.iter().zip(&right).enumerate() {
+                let mut operator = join(kind, condition, true);
+                open(&mut operator, &mut store);
+                // Chunks of both sides come in turns.
+                let sides = [sides.0, sides.1];
+                for at in 0..sides[0].len().max(sides[1].len()) {
+                    for (side, changes) in sides.into_iter().enumerate() {
+                        if let Some((row, diff)) = changes.get(at) {
+                            *present[side].entry(*row).or_insert(0) += diff;
+                            chunk(&[(*row, *diff)]).into_iter().for_each(|c| operator.push(side, c).expect("takes it"));
+                        }
+                    }
+                }
+                let mut out = Vec::new();
+                let mut context = Context { backend: &mut store, deadline: Instant::now() };
+                while operator.close(Time::from_millis(time as u64), &mut out, &mut context).expect("closes")
+                    == Step::Again
+                {}
+                operator.barrier(&mut Context { backend: &mut store, deadline: soon() }).expect("stores");
+                for (row, diff) in consolidated(&out) {
+                    *shown.entry(row).or_insert(0) += diff;
+                }
+                shown.retain(|_, diff| *diff != 0);
+                present.iter_mut().for_each(|rows| rows.retain(|_, count| *count != 0));
+                let expected = joined(&present[0], &present[1], kind, condition);
+                assert_eq!(shown, expected, "{kind:?}, condition {condition}, time {time}");
+            }
+            assert_eq!(store.entries(OperatorId::of("public.v", "root")), 0, "{kind:?}, condition {condition}");
+        }
+    }
 }
