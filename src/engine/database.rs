@@ -162,7 +162,7 @@ impl Engine {
         job.rows_in = status.rows_in;
         job.rows_out = status.rows_out;
         // A source keeps no rows that could be late: what reads it has the lag.
-        if !object.is_external() {
+        if !object.is_external() || !object.key().is_empty() {
             job.lag_millis = latest.as_millis().saturating_sub(status.upper.as_millis());
         }
         Some(job)

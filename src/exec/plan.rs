@@ -121,6 +121,9 @@ pub enum OperatorSpec {
         /// The aggregates.
         aggregates: Vec<AggregateCall>,
     },
+    /// Of the rows of each key the one that came last. One input, whose last column has the rows' places in the order of
+    /// their time; it is not put out. Only as the root: what it knows is the result.
+    Latest,
 }
 
 impl OperatorSpec {
@@ -134,6 +137,7 @@ impl OperatorSpec {
             OperatorSpec::Union => "Union",
             OperatorSpec::Aggregate { aggregates, keys } if aggregates.is_empty() && !keys.is_empty() => "Distinct",
             OperatorSpec::Aggregate { .. } => "Aggregate",
+            OperatorSpec::Latest => "Latest",
         }
     }
 }

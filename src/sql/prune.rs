@@ -52,7 +52,7 @@ pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
                     }
                 }
             }
-            OperatorSpec::Constant { .. } | OperatorSpec::Union => {}
+            OperatorSpec::Constant { .. } | OperatorSpec::Union | OperatorSpec::Latest => {}
         }
         places.push(place);
         pruned.push(node);
@@ -73,8 +73,8 @@ fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
             OperatorSpec::Import { .. } | OperatorSpec::Constant { .. } => continue,
             OperatorSpec::Project { expressions } => expressions.iter().flat_map(columns_of).collect(),
             OperatorSpec::Filter { predicate } => own.into_iter().chain(columns_of(predicate)).collect(),
-            // The inputs of a union must keep one shape.
-            OperatorSpec::Union => all.collect(),
+            // The inputs of a union must keep one shape; no query is lowered to the latest rows of a key.
+            OperatorSpec::Union | OperatorSpec::Latest => all.collect(),
             OperatorSpec::Aggregate { keys, aggregates } => keys
                 .iter()
                 .copied()

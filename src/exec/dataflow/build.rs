@@ -141,6 +141,8 @@ pub(super) fn build<'scope>(
                 let stream = drive(input.stream, "aggregate", route, stateful, spec.as_of, job);
                 Spread { stream, by: Some((0..keys.len()).collect()) }
             }
+            // The arrangement of its rows does it.
+            OperatorSpec::Latest => inputs.remove(0),
         };
         streams.push(Some(spread));
     }
@@ -164,7 +166,8 @@ pub(super) fn build<'scope>(
         shared: Arc::clone(&spec.shared),
         followers: Vec::new(),
     }));
-    arrange(root.stream, route, &local, backend(), job);
+    let latest = matches!(plan.root().operator, OperatorSpec::Latest);
+    arrange(root.stream, route, latest, &local, backend(), job);
     Built { local: Some(local), errors: keep_errors(scope, spec, errors, job), feeds, edges }
 }
 
@@ -204,7 +207,7 @@ fn keep_errors<'scope>(
         followers: Vec::new(),
     }));
     let job = job.of(shared);
-    arrange(scope.concatenate(errors), Route::by_rows(&schema), &local, backend(), &job);
+    arrange(scope.concatenate(errors), Route::by_rows(&schema), false, &local, backend(), &job);
     Some(local)
 }
 
