@@ -194,6 +194,15 @@ impl Engine {
         }
     }
 
+    /// How much of what its sources have is read, and how much there is, as far as both are known.
+    pub fn input_read(&self) -> Option<(u64, u64)> {
+        let catalog = self.catalog();
+        let sources = catalog.objects().filter_map(|object| self.coordinator.source_progress(object.id));
+        let splits = sources.flat_map(|source| source.seen().splits.into_values());
+        let known = splits.filter_map(|split| Some((split.read(), split.read() + split.lag()?)));
+        known.reduce(|(read, all), (more_read, more)| (read + more_read, all + more))
+    }
+
     /// Stops the engine; open sessions fail with 57P01.
     pub async fn close(&self) {
         self.closed.cancel();

@@ -25,7 +25,7 @@ use super::reading_order::ReadingOrder;
 use super::sinks::RunningSink;
 use super::timeline::{Binding, Record, TimelineLog};
 use crate::catalog::errors_schema;
-use crate::env::Env;
+use crate::env::{Env, Step};
 use crate::exec::plan::{JobPlan, OperatorSpec};
 use crate::exec::sink::{JobOutput, Sink};
 use crate::exec::source::{BadRow, Offset, SplitId};
@@ -687,7 +687,10 @@ impl Sequencer {
         self.recovering = false;
         started?;
         let mut open = std::collections::VecDeque::new();
-        for record in replay {
+        let total = replay.len() as u64;
+        for (done, record) in replay.into_iter().enumerate() {
+            let step = Step { what: "replaying the log of changes", done: done as u64, total };
+            self.env.long_work().set(Some(step));
             while open.len() >= REPLAY_OPEN_TICKS_MAX {
                 let upper = self.relations.least_upper_of_all();
                 open.retain(|time| *time >= upper);
@@ -699,6 +702,7 @@ impl Sequencer {
             let inputs = record.writes.into_iter().map(|(table, chunks)| feed_input(table, chunks)).collect();
             self.broadcast(record.time, inputs);
         }
+        self.env.long_work().set(None);
         // The clock goes on above every time that was ever handed out.
         let bound = self.head.head().clock_bound_millis;
         self.last_time.fetch_max(bound, Ordering::AcqRel);
