@@ -4,6 +4,7 @@
 
 mod demo;
 mod memory;
+mod progress;
 mod run;
 
 use std::io::Write as _;
@@ -245,7 +246,7 @@ async fn run_server(config: ServeConfig) -> Result<(), Error> {
         "starting"
     );
     let engine = tokio::select! {
-        engine = Engine::open(config.engine, env.clone()) => engine?,
+        engine = progress::shown(Engine::open(config.engine, env.clone()), || env.long_work().now()) => engine?,
         () = stop.wait() => return Ok(()),
     };
     let server = sockets.serve(std::sync::Arc::clone(&engine), env)?;

@@ -233,8 +233,8 @@ impl Object {
     /// True when the relation's rows only ever grow.
     pub fn append_only(&self) -> bool {
         match &self.definition {
-            // Rows of a connector are only ever added.
-            Definition::Table(table) => table.append_only || table.connector.is_some(),
+            // Rows of a connector are only ever added, unless they replace each other by key.
+            Definition::Table(table) => table.append_only || (table.connector.is_some() && table.key.is_empty()),
             Definition::MaterializedView(view) => view.plan.append_only,
             // Its oldest rows go when there are too many.
             Definition::View(_)
@@ -245,7 +245,7 @@ impl Object {
         }
     }
 
-    /// True for a table whose rows are outside of clink.
+    /// True for a table with a connector, also one that keeps the last row of each key.
     pub fn is_external(&self) -> bool {
         matches!(&self.definition, Definition::Table(table) if table.connector.is_some())
     }

@@ -18,12 +18,23 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
+use super::run::{Output, print};
 use super::{LogLevel, StopSignals, default_workers, init_logs, memory};
 
 /// All departures from New York's airports in 2013 (nycflights13, CC0).
 const FLIGHTS: &[u8] = include_bytes!("../../examples/flights/flights.csv.gz");
 const FLIGHTS_COUNT: i64 = 336_776;
 const SQL: &str = include_str!("../../examples/flights/views.sql");
+/// Lines of the kind that a file has in real life.
+const BAD_LINES: &str = "2013-12-31T23:00:00Z,UA,seven,N12345,EWR,SFO,5,3,2565\n\
+     2013-02-30T23:00:00Z,AA,12,N54321,JFK,LAX,0,0,2475\n\
+     2013-12-31T23:00:00Z,DL,99,N99999,LGA\n";
+const BAD_ROWS: &str = "SELECT \"offset\", \"column\", error, raw FROM flights_errors ORDER BY \"offset\"";
+/// A view some of whose rows fail, and those rows.
+const PER_MINUTE: &str = "CREATE MATERIALIZED VIEW per_minute AS \
+     SELECT carrier, max(distance / arr_delay) AS miles_per_minute_late FROM flights GROUP BY carrier";
+const ROW_ERRORS: &str =
+    "SELECT error, count(*) AS rows, min(\"row\") AS one_of_them FROM per_minute_errors GROUP BY error";
 /// One statement, so one time: the biggest carriers beside the count of all flights.
 const STATE: &str = "SELECT t.flights AS loaded, b.carrier, b.flights, round(b.avg_delay::numeric, 2) AS avg_delay, \
      b.destinations FROM by_carrier b CROSS JOIN total t ORDER BY b.flights DESC, b.carrier LIMIT 8";
@@ -96,7 +107,8 @@ async fn show(
     let written = path.clone();
     tokio::task::spawn_blocking(move || {
         let mut file = std::fs::File::create(written)?;
-        std::io::copy(&mut flate2::read::GzDecoder::new(FLIGHTS), &mut file)
+        std::io::copy(&mut flate2::read::GzDecoder::new(FLIGHTS), &mut file)?;
+        file.write_all(BAD_LINES.as_bytes())
     })
     .await
     .map_err(|error| Error::internal(format!("a task ended: {error}")))??;
@@ -109,7 +121,7 @@ async fn show(
         let _ = session.execute(&statement, &cancel).await?;
     }
     println!();
-    watch(&mut session, &cancel, seconds, started).await?;
+    let complete = watch(&mut session, &cancel, seconds, started).await?;
 
     println!("\nThe view on a view, by PostgreSQL's protocol:");
     println!("  {}", by_postgres(pg).await?);
@@ -118,6 +130,18 @@ async fn show(
     println!("and by Arrow over HTTP, with exact types:");
     for line in by_arrow(http).await? {
         println!("  {line}");
+    }
+    // The end of the file has lines that cannot be read; whoever has only part of the flights by now has not come to them.
+    if complete {
+        engine.drained().await?;
+        println!("\nNo row is lost in silence. Lines that could not be read are rows of a table:\n\n  {BAD_ROWS};\n");
+        table(&mut session, &cancel, BAD_ROWS).await?;
+        println!("and so are rows for which an expression of a view fails:\n\n  {PER_MINUTE};\n  {ROW_ERRORS};\n");
+        for statement in session.parse(PER_MINUTE)? {
+            let _ = session.execute(&statement, &cancel).await?;
+        }
+        engine.drained().await?;
+        table(&mut session, &cancel, ROW_ERRORS).await?;
     }
     println!("\nTo try:");
     println!(
@@ -133,13 +157,21 @@ async fn show(
     Ok(true)
 }
 
-/// Draws the views until all flights are in, or the time is over.
+/// Runs a query and prints its rows.
+async fn table(session: &mut Session, cancel: &CancellationToken, query: &str) -> Result<(), Error> {
+    for statement in session.parse(query)? {
+        print(session.execute(&statement, cancel).await?, Output::Table).await?;
+    }
+    Ok(())
+}
+
+/// Draws the views until all flights are in, or the time is over; true when they are.
 async fn watch(
     session: &mut Session,
     cancel: &CancellationToken,
     seconds: Option<u64>,
     started: Instant,
-) -> Result<(), Error> {
+) -> Result<bool, Error> {
     let terminal = std::io::stdout().is_terminal();
     let statements = session.parse(STATE)?;
     let statement = statements.first().ok_or_else(|| Error::internal("no statement"))?;
@@ -173,8 +205,9 @@ async fn watch(
         }
         std::io::stdout().flush()?;
         let over = seconds.is_some_and(|seconds| started.elapsed() >= Duration::from_secs(seconds));
-        if over || loaded.parse::<i64>().is_ok_and(|loaded| loaded >= FLIGHTS_COUNT) {
-            return Ok(());
+        let complete = loaded.parse::<i64>().is_ok_and(|loaded| loaded >= FLIGHTS_COUNT);
+        if over || complete {
+            return Ok(complete);
         }
         tokio::time::sleep(REDRAW).await;
     }

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use clink::engine::{Answer, Engine, EngineConfig, Notice, Session};
-use clink::env::Env;
+use clink::env::{Env, Step};
 use clink::types::text::{Column, JsonObjects};
 use clink::types::{Error, SqlState};
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
-use super::{LogLevel, StopSignals, default_workers, init_logs, memory, one_line};
+use super::{LogLevel, StopSignals, default_workers, init_logs, memory, one_line, progress};
 
 #[derive(Debug, Args)]
 #[group(skip)]
@@ -37,7 +37,7 @@ pub(super) struct RunFlags {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Output {
+pub(super) enum Output {
     /// Columns side by side.
     Table,
     /// One object a line.
@@ -92,18 +92,27 @@ async fn statements(
     let mut last_view = None;
     for statement in &parsed {
         if statement.is_query() {
-            engine.drained().await?;
+            drained(engine).await?;
         }
         last_view = statement.created_view().or(last_view);
         printed |= statement.is_query();
         let answer = session.execute(statement, cancel).await.map_err(located)?;
         print(answer, output).await?;
     }
-    engine.drained().await?;
+    drained(engine).await?;
     if let (false, Some(view)) = (printed, last_view) {
         whole(&mut session, &view, output, cancel).await?;
     }
     Ok(())
+}
+
+/// Waits until all input is read, and shows how far that is.
+async fn drained(engine: &Engine) -> Result<(), Error> {
+    progress::shown(engine.drained(), || {
+        let (done, total) = engine.input_read()?;
+        Some(Step { what: "reading", done, total })
+    })
+    .await
 }
 
 /// Prints a view.
@@ -115,7 +124,7 @@ async fn whole(session: &mut Session, view: &str, output: Output, cancel: &Cance
     Ok(())
 }
 
-async fn print(answer: Answer, output: Output) -> Result<(), Error> {
+pub(super) async fn print(answer: Answer, output: Output) -> Result<(), Error> {
     match answer {
         Answer::Done { notices, .. } => {
             tell(&notices);
@@ -157,7 +166,7 @@ fn located(error: Error, text: &str) -> Error {
 /// Rows of a table that are kept to find how wide its columns are; what follows is printed as wide.
 const TABLE_ROWS_MEASURED: usize = 1_000;
 
-struct Printer {
+pub(super) struct Printer {
     output: Output,
     names: Vec<String>,
     objects: JsonObjects,
@@ -169,7 +178,7 @@ struct Printer {
 }
 
 impl Printer {
-    fn new(output: Output, schema: &arrow::datatypes::Schema) -> Printer {
+    pub(super) fn new(output: Output, schema: &arrow::datatypes::Schema) -> Printer {
         let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
         let widths = names.iter().map(|name| name.chars().count()).collect();
         let mut printer = Printer {
@@ -189,7 +198,7 @@ impl Printer {
         printer
     }
 
-    fn rows(&mut self, batch: &arrow::array::RecordBatch) -> Result<(), Error> {
+    pub(super) fn rows(&mut self, batch: &arrow::array::RecordBatch) -> Result<(), Error> {
         let columns = JsonObjects::columns(batch)?;
         for row in 0..batch.num_rows() {
             match self.output {
@@ -249,7 +258,7 @@ impl Printer {
         self.out.push(b'\n');
     }
 
-    fn end(mut self) -> Result<(), Error> {
+    pub(super) fn end(mut self) -> Result<(), Error> {
         if self.output == Output::Table {
             self.begin_table();
             let rows = if self.count == 1 { "row" } else { "rows" };

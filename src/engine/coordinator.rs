@@ -59,13 +59,15 @@ pub enum RelationKind {
         /// Columns of the primary key; empty: the whole row identifies a row, with a count.
         key: Vec<usize>,
     },
-    /// A connector; no rows are kept, every job reads the source.
+    /// A connector. Without a key no rows are kept and every job reads the source; with one the last row of each key is.
     External {
         /// The rows outside.
         source: SourceTable,
+        /// Columns of the primary key.
+        key: Vec<usize>,
     },
-    /// The rows of an external table that could not be read. Installed after its table; it runs from the first job on
-    /// that table on.
+    /// The rows of an external table that could not be read. It runs from the first job on that table on, so it is
+    /// installed before a table that keeps rows, and else after it.
     Errors {
         /// The table.
         of: RelationId,
@@ -203,6 +205,7 @@ impl Coordinator {
             last_time: Arc::clone(&last_time),
             feeds: Vec::new(),
             bindings: Default::default(),
+            orders: Default::default(),
             errors: Default::default(),
             bad_rows: Default::default(),
             recovering: false,
@@ -284,7 +287,7 @@ impl Coordinator {
     /// Waits until all sinks that run show every time up to `time`. Cancel safe.
     pub async fn sinks_show(&self, time: Time) {
         let relations = &self.inner.relations;
-        relations.progress().wait_for(|| relations.sinks_show(time).then_some(())).await;
+        relations.progress().wait_for(|| relations.sinks_show(time, false).then_some(())).await;
     }
 
     /// Makes changes of ordinary tables durable at one new time and hands them to the workers.
@@ -295,7 +298,9 @@ impl Coordinator {
     pub async fn write(&self, writes: Vec<TableWrite>) -> Result<Time> {
         self.inner.relations.progress().wait_for(|| self.has_room().then_some(())).await;
         let bytes = writes.iter().flat_map(|write| &write.changes).map(Chunk::bytes).sum();
-        let relations = writes.iter().flat_map(|write| self.inner.relations.with_dependents(write.table)).collect();
+        // What a sink writes down for itself holds nobody up.
+        let kept = writes.iter().filter(|write| self.inner.relations.kept(write.table).is_ok());
+        let relations = kept.flat_map(|write| self.inner.relations.with_dependents(write.table)).collect();
         let time = self.ask(|answer| Request::Write { writes, answer }).await??;
         lock(&self.inner.backlog).push(Backlog { time, bytes, relations });
         Ok(time)
@@ -389,7 +394,19 @@ impl Coordinator {
     /// # Errors
     /// 57P01 when the server is stopping.
     pub async fn flush(&self) -> Result<Time> {
-        self.ask(|answer| Request::AwaitFeeds { answer }).await?;
+        self.ask(|answer| Request::AwaitFeeds { tables: None, answer }).await?;
+        let mut time = self.settled().await?;
+        let relations = &self.inner.relations;
+        // What comes out of a sink into a table may go through another.
+        for _ in 0..relations.table_sinks() {
+            relations.progress().wait_for(|| relations.sinks_show(time, true).then_some(())).await;
+            time = self.settled().await?;
+        }
+        Ok(time)
+    }
+
+    /// Hands out a time and waits until all relations that run have closed it.
+    async fn settled(&self) -> Result<Time> {
         let time = self.tick().await?;
         let relations = &self.inner.relations;
         relations
@@ -405,6 +422,21 @@ impl Coordinator {
             })
             .await;
         Ok(time)
+    }
+
+    /// Waits until the sources of tables among some relations that keep their rows were read as far as they are there
+    /// now; gives a time at which those rows are part of the database. Cancel safe.
+    ///
+    /// # Errors
+    /// 57P01 when the server is stopping.
+    pub async fn sources_read(&self, relations: &[RelationId]) -> Result<Option<Time>> {
+        let tables: Vec<RelationId> =
+            relations.iter().copied().filter(|id| self.inner.relations.keeps_source(*id)).collect();
+        if tables.is_empty() {
+            return Ok(None);
+        }
+        self.ask(|answer| Request::AwaitFeeds { tables: Some(tables), answer }).await?;
+        Ok(Some(self.last_time()))
     }
 
     /// The state of a relation; `None` when it is not installed.

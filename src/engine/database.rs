@@ -162,7 +162,7 @@ impl Engine {
         job.rows_in = status.rows_in;
         job.rows_out = status.rows_out;
         // A source keeps no rows that could be late: what reads it has the lag.
-        if !object.is_external() {
+        if !object.is_external() || !object.key().is_empty() {
             job.lag_millis = latest.as_millis().saturating_sub(status.upper.as_millis());
         }
         Some(job)
@@ -192,6 +192,15 @@ impl Engine {
             Some((name, error)) => Err(error.detail(format!("Job {name} failed."))),
             None => Ok(()),
         }
+    }
+
+    /// How much of what its sources have is read, and how much there is, as far as both are known.
+    pub fn input_read(&self) -> Option<(u64, u64)> {
+        let catalog = self.catalog();
+        let sources = catalog.objects().filter_map(|object| self.coordinator.source_progress(object.id));
+        let splits = sources.flat_map(|source| source.seen().splits.into_values());
+        let known = splits.filter_map(|split| Some((split.read(), split.read() + split.lag()?)));
+        known.reduce(|(read, all), (more_read, more)| (read + more_read, all + more))
     }
 
     /// Stops the engine; open sessions fail with 57P01.

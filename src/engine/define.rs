@@ -50,16 +50,24 @@ impl Defined {
     pub(crate) fn specs(&self, id: RelationId, errors: Option<RelationId>, qualified_name: &str) -> Vec<RelationSpec> {
         let Some(mut kind) = self.kind.clone() else { return Vec::new() };
         let mut specs = Vec::new();
+        let mut of_table = None;
         match &mut kind {
             RelationKind::View { errors: of_job, .. } | RelationKind::Sink { errors: of_job, .. } => *of_job = errors,
-            RelationKind::External { .. } => specs.extend(errors.map(|errors| RelationSpec {
-                id: errors,
-                qualified_name: errors_name(qualified_name),
-                kind: RelationKind::Errors { of: id },
-            })),
+            RelationKind::External { key, .. } => {
+                of_table = errors.map(|errors| RelationSpec {
+                    id: errors,
+                    qualified_name: errors_name(qualified_name),
+                    kind: RelationKind::Errors { of: id },
+                });
+                // A table that keeps rows reads at once, and then needs it.
+                if !key.is_empty() {
+                    specs.extend(of_table.take());
+                }
+            }
             _ => {}
         }
-        specs.insert(0, RelationSpec { id, qualified_name: qualified_name.to_owned(), kind });
+        specs.push(RelationSpec { id, qualified_name: qualified_name.to_owned(), kind });
+        specs.extend(of_table);
         specs
     }
 }
@@ -137,7 +145,7 @@ pub(crate) fn connector_columns(create: &CreateTable) -> Vec<ConnectorColumn> {
         .map(|column| ConnectorColumn {
             name: column.name.clone(),
             data_type: column.data_type.clone(),
-            nullable: column.nullable,
+            nullable: column.nullable && !is_key(create, &column.name),
             length_max: column.length_max,
         })
         .collect()
@@ -183,9 +191,9 @@ pub(crate) fn table(engine: &Engine, relations: &Relations, create: &CreateTable
     }
 
     let position = create.options.values().map(|option| option.position).min();
-    if !create.primary_key.is_empty() {
-        return Err(Error::unsupported("PRIMARY KEY on a table with a connector is not supported yet")
-            .hint("Leave it out, and keep the latest row of each key with an aggregate in a materialized view.")
+    if !create.primary_key.is_empty() && create.append_only {
+        return Err(Error::unsupported("APPEND ONLY does not go with the PRIMARY KEY of a table with a connector")
+            .hint("Leave one of them out: a later row with the same key replaces the earlier one.")
             .position_or(position));
     }
     if let Some(column) = columns.iter().find(|column| column.default.is_some()) {
@@ -214,16 +222,25 @@ pub(crate) fn table(engine: &Engine, relations: &Relations, create: &CreateTable
         }
     };
     let connector = create.options.get("connector").map(|option| option.text.clone());
-    let table = Table::new(columns, Vec::new(), create.append_only, connector);
+    let table = Table::new(columns, create.primary_key.clone(), create.append_only, connector);
+    if !table.key.is_empty() {
+        let names: Vec<&str> =
+            table.key.iter().filter_map(|index| table.columns.get(*index)).map(|column| column.name.as_str()).collect();
+        notices.push(format!(
+            "the last row of each ({}) is kept, so the table grows with the number of keys",
+            names.join(", ")
+        ));
+    }
     let source = source
         .map(|opened| {
             let source = with_computed(relations, create, &table, Arc::clone(&opened.source))?;
             Ok::<_, Error>(SourceTable { source, ..opened })
         })
         .transpose()?;
+    let key = table.key.clone();
     Ok(Defined {
         definition: Definition::Table(table),
-        kind: source.clone().map(|source| RelationKind::External { source }),
+        kind: source.clone().map(|source| RelationKind::External { source, key }),
         source,
         depends_on: Vec::new(),
         notices,

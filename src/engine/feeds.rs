@@ -11,10 +11,14 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema};
+
+use super::reading_order::ReadingOrder;
 use super::source_progress::SourceProgress;
 use crate::connectors::{OnError, SourceTable};
 use crate::exec::source::{BadRow, Offset, Read, ReadRequest, SourceReader, SplitId};
-use crate::exec::{FeedId, FeedInput};
+use crate::exec::{FeedId, FeedInput, PLACE_COLUMN};
 use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, RelationId, Result, SqlState, Time};
 
 /// Reads that wait to be stamped.
@@ -66,6 +70,8 @@ pub(super) enum Extent {
         /// A split that is not there any more is left out.
         missing_ok: bool,
     },
+    /// What was read before, in that order.
+    InOrder(ReadingOrder),
 }
 
 /// How a feed is started.
@@ -77,6 +83,8 @@ pub(super) struct FeedSpec {
     /// Which columns its rows carry, in ascending order.
     pub(super) columns: Arc<[usize]>,
     pub(super) extent: Extent,
+    /// Rows carry their places in the order of their tick, in a column behind their own.
+    pub(super) places: bool,
     pub(super) progress: Arc<SourceProgress>,
 }
 
@@ -91,11 +99,14 @@ pub(super) struct Feed {
     pub(super) columns: Arc<[usize]>,
     pub(super) finished: bool,
     reads: Receiver<FromReader>,
+    /// Received, and not taken yet.
+    held: Option<FromReader>,
     open: VecDeque<Time>,
     shared: Arc<Shared>,
     level: u64,
     /// Nobody waits for its end: it is slow on purpose, or has none.
     endless: bool,
+    places: bool,
     /// At the last look it was held back, or had more than one tick takes: it wants another look by itself.
     pub(super) has_more: bool,
 }
@@ -103,7 +114,8 @@ pub(super) struct Feed {
 /// What a feed gives to a tick.
 pub(super) struct Taken {
     pub(super) input: FeedInput,
-    /// Up to where each split was read, and how many of the rows are bad.
+    /// Up to where each split was read, and how many of the rows are bad: in order of splits, or of reading when rows
+    /// have places.
     pub(super) bounds: Vec<Bound>,
     pub(super) failure: Option<Error>,
 }
@@ -121,7 +133,8 @@ impl Feed {
     pub(super) fn start(spec: FeedSpec, wake: impl Fn() + Send + Sync + 'static) -> Result<Feed> {
         let (sender, reads) = sync_channel(READS_AHEAD_MAX);
         let (id, table, columns) = (spec.id, spec.table, Arc::clone(&spec.columns));
-        let past = matches!(spec.extent, Extent::Past { .. });
+        let past = !matches!(spec.extent, Extent::New(_));
+        let places = spec.places;
         let endless = !past && (spec.source.rate_limit.is_some() || !spec.source.source.ends());
         let shared = Arc::new(Shared::new(spec));
         let reading = Reading { shared: Arc::clone(&shared), sender, wake: Arc::new(wake) };
@@ -133,10 +146,12 @@ impl Feed {
             columns,
             finished: false,
             reads,
+            held: None,
             open: VecDeque::new(),
             shared,
             level: 0,
             endless,
+            places,
             has_more: false,
         })
     }
@@ -144,6 +159,18 @@ impl Feed {
     /// Takes what one tick may have. `upper` is how far the feed's slowest job is; `None` when the
     /// feed has nothing, or is far enough ahead. The tick's time follows by [`Self::opened`].
     pub(super) fn take(&mut self, upper: Time) -> Option<Taken> {
+        let mut taken = self.take_reads(upper)?;
+        if self.places {
+            let mut next = 0;
+            taken.input.chunks.iter_mut().for_each(|chunk| *chunk = placed(chunk, &mut next));
+            taken.input.columns = None;
+        } else {
+            taken.bounds.sort_by(|a, b| a.split.cmp(&b.split));
+        }
+        Some(taken)
+    }
+
+    fn take_reads(&mut self, upper: Time) -> Option<Taken> {
         self.has_more = !self.finished && !self.has_room(upper);
         if self.finished || self.has_more {
             return None;
@@ -152,8 +179,16 @@ impl Feed {
         let input = FeedInput { feed: self.id, columns, chunks: Vec::new(), done: false };
         let mut taken = Taken { input, bounds: Vec::new(), failure: None };
         for _ in 0..READS_PER_TICK_MAX {
-            match self.reads.try_recv() {
+            match self.held.take().map_or_else(|| self.reads.try_recv(), Ok) {
                 Ok(FromReader::Rows { split, chunks, bad, end }) => {
+                    let known = taken.bounds.iter().position(|bound| bound.split == split);
+                    let new = matches!(self.id, FeedId::Table(_));
+                    if self.places && new && known.is_some_and(|known| known + 1 < taken.bounds.len()) {
+                        // A split that comes back after another is for the next tick: the bindings have the order.
+                        self.held = Some(FromReader::Rows { split, chunks, bad, end });
+                        self.has_more = true;
+                        return Some(taken);
+                    }
                     let rows = chunks.iter().map(Chunk::rows).sum();
                     taken.input.chunks.extend(chunks);
                     match taken.bounds.iter_mut().find(|bound| bound.split == split) {
@@ -208,6 +243,18 @@ impl Feed {
     }
 }
 
+/// Rows with their places among those of a tick, from `next` on.
+fn placed(chunk: &Chunk, next: &mut i64) -> Chunk {
+    let start = *next;
+    *next += chunk.rows() as i64;
+    let mut fields = chunk.schema().fields().to_vec();
+    fields.push(Arc::new(Field::new(PLACE_COLUMN, DataType::Int64, false)));
+    let mut columns = chunk.batch().columns().to_vec();
+    columns.push(Arc::new(Int64Array::from_iter_values(start..*next)) as ArrayRef);
+    let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).expect("one place a row");
+    chunk.with_batch(batch)
+}
+
 impl Drop for Feed {
     fn drop(&mut self) {
         self.shared.stopped.store(true, Ordering::Release);
@@ -252,6 +299,9 @@ struct Shared {
     /// True when it reads what was read before.
     past: bool,
     missing_ok: bool,
+    /// What was read before is read in this order.
+    order: Option<ReadingOrder>,
+    places: bool,
     rows_per_read: usize,
     progress: Arc<SourceProgress>,
     queue: Mutex<Queue>,
@@ -263,6 +313,7 @@ struct Shared {
 impl Shared {
     fn new(spec: FeedSpec) -> Shared {
         let mut queue = Queue::default();
+        let mut in_order = None;
         let (past, missing) = match spec.extent {
             Extent::New(known) => {
                 queue.known = known.into_iter().collect();
@@ -277,6 +328,11 @@ impl Shared {
                 }
                 (true, missing_ok)
             }
+            Extent::InOrder(order) => {
+                queue.complete = true;
+                in_order = Some(order);
+                (true, false)
+            }
         };
         // What is read again was slow once.
         let rows_per_read = match spec.source.rate_limit.filter(|_| !past) {
@@ -289,6 +345,8 @@ impl Shared {
             columns: spec.columns,
             past,
             missing_ok: missing,
+            order: in_order,
+            places: spec.places,
             rows_per_read,
             progress: spec.progress,
             queue: Mutex::new(queue),
@@ -335,14 +393,55 @@ impl Reading {
         }
     }
 
+    /// Reads what was read before as the order says; one thread does.
+    fn read_in_order(&self, order: &ReadingOrder) -> Result<()> {
+        let open = |split: &SplitId, until: Offset| {
+            let (split, columns) = (split.clone(), Arc::clone(&self.shared.columns));
+            let from = Offset::default();
+            self.shared.source.source.open(&ReadRequest { split, from, until: Some(until), columns, offsets: true })
+        };
+        // Splits that take turns give few rows at a time: they are sent together, under the name of the last.
+        let (mut waiting, mut rows_waiting) = (Vec::new(), 0);
+        let send = |split: &SplitId, end: Offset, chunks: Vec<Chunk>| {
+            self.send(FromReader::Rows { split: split.clone(), chunks, bad: Vec::new(), end })
+        };
+        let mut last = None;
+        order.read(self.shared.rows_per_read, open, |split, end, rows| {
+            rows_waiting += rows.num_rows();
+            waiting.extend(Chunk::inserts(&rows));
+            last = Some((split.clone(), end));
+            if rows_waiting < CHUNK_ROWS_MAX {
+                return true;
+            }
+            rows_waiting = 0;
+            !self.shared.stopped() && send(split, end, std::mem::take(&mut waiting))
+        })?;
+        if let Some((split, end)) = last.filter(|_| !waiting.is_empty() && !self.shared.stopped()) {
+            send(&split, end, waiting);
+        }
+        Ok(())
+    }
+
     fn read_splits(&self, first: bool) {
+        if let Some(order) = &self.shared.order {
+            match self.read_in_order(order) {
+                Ok(()) => {
+                    // A feed that was stopped wants no end.
+                    let _ = self.send(FromReader::End);
+                }
+                Err(error) => self.fail(error),
+            }
+            return;
+        }
         if first {
             if let Err(error) = self.discover() {
                 return self.fail(error);
             }
             let splits = self.shared.lock().todo.len();
             let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-            for _ in 1..splits.min(cores).min(THREADS_MAX) {
+            // Where their order matters, one thread reads the splits one after the other.
+            let threads = if self.shared.places { 1 } else { splits.min(cores).min(THREADS_MAX) };
+            for _ in 1..threads {
                 let other = self.clone();
                 let started = std::thread::Builder::new()
                     .name(format!("feed-{}", self.shared.table))
@@ -361,7 +460,11 @@ impl Reading {
             match left {
                 Ok(Left::More(task)) => {
                     queue.known.insert(split, task.request.from);
-                    queue.todo.push_back(task);
+                    if self.shared.places {
+                        queue.todo.push_front(task);
+                    } else {
+                        queue.todo.push_back(task);
+                    }
                 }
                 Ok(Left::Idle(task)) => {
                     queue.known.insert(split, task.request.from);

@@ -78,6 +78,12 @@ impl Installed {
         })
     }
 
+    /// The job keeps rows of a source: how far that was read is to be seen.
+    pub(super) fn with_progress(mut self) -> Installed {
+        self.progress = Some(Arc::new(SourceProgress::new(self.spec.qualified_name.clone())));
+        self
+    }
+
     /// The errors relation of a job, which stops with it.
     pub(super) fn row_errors(&self, id: RelationId, as_of: Time) -> Result<Installed> {
         let name = errors_name(&self.spec.qualified_name);
@@ -99,7 +105,7 @@ impl Installed {
 
     /// A job fills it.
     fn runs(&self) -> bool {
-        !matches!(self.spec.kind, RelationKind::External { .. })
+        !matches!(self.spec.kind, RelationKind::External { .. }) || self.layout.is_some()
     }
 
     /// The job's rows leave through this sink.
@@ -146,13 +152,20 @@ impl Relations {
         Some(relation.spec)
     }
 
-    /// All sinks that run show every time up to `time`.
-    pub(super) fn sinks_show(&self, time: Time) -> bool {
+    /// All sinks that run, or those of them into tables, show every time up to `time`.
+    pub(super) fn sinks_show(&self, time: Time, tables_only: bool) -> bool {
         let installed = lock(&self.installed);
         installed
             .values()
             .filter(|relation| failure(&installed, relation.spec.id).is_none())
-            .all(|relation| relation.sink.as_ref().is_none_or(|sink| sink.published() > time))
+            .filter_map(|relation| relation.sink.as_ref())
+            .all(|sink| sink.published() > time || (tables_only && !sink.is_table))
+    }
+
+    /// How many sinks into tables run.
+    pub(super) fn table_sinks(&self) -> usize {
+        let installed = lock(&self.installed);
+        installed.values().filter(|relation| relation.sink.as_ref().is_some_and(|sink| sink.is_table)).count()
     }
 
     /// Stops a job until it is resumed.
@@ -185,13 +198,19 @@ impl Relations {
     /// 42P01 when it is not installed.
     pub(super) fn source(&self, id: RelationId) -> Result<Option<SourceTable>> {
         match &lock(&self.installed).get(&id).ok_or_else(gone)?.spec.kind {
-            RelationKind::External { source } => Ok(Some(source.clone())),
+            RelationKind::External { source, .. } => Ok(Some(source.clone())),
             RelationKind::Table { .. }
             | RelationKind::View { .. }
             | RelationKind::Sink { .. }
             | RelationKind::RowErrors
             | RelationKind::Errors { .. } => Ok(None),
         }
+    }
+
+    /// True for an external table whose rows are kept.
+    pub(super) fn keeps_source(&self, id: RelationId) -> bool {
+        let installed = lock(&self.installed);
+        installed.get(&id).is_some_and(|relation| relation.progress.is_some() && relation.layout.is_some())
     }
 
     /// How far an external table was read; `None` for other relations.

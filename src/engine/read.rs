@@ -61,6 +61,15 @@ pub(crate) async fn open(
     let plan = sql::plan_query(&state, &query).await?;
     let reads = kept_relations(&plan)?;
     if !reads.is_empty() {
+        // A table over a source has what is there now, as if the source were read by this query.
+        let read = match bound {
+            ReadBound::Latest { .. } | ReadBound::Strict => engine.coordinator().sources_read(&reads).await?,
+            ReadBound::At(_) | ReadBound::Available => None,
+        };
+        let bound = match (bound, read) {
+            (ReadBound::Latest { at_least }, Some(read)) => ReadBound::Latest { at_least: at_least.max(read) },
+            (bound, _) => bound,
+        };
         relations.set_pin(Arc::new(engine.coordinator().pin(&reads, bound).await?));
     }
     let physical = state.create_physical_plan(&plan).await.and_then(yielding).map_err(crate::engine::error_of)?;

@@ -125,7 +125,7 @@ impl Relations {
     fn relation(&self, object: &Arc<Object>) -> Option<Arc<dyn TableProvider>> {
         let schema = object.row_schema()?;
         // Rows that cannot be read are kept from the first job on the table on.
-        let outside = object.is_external()
+        let outside = (object.is_external() && object.key().is_empty())
             || (matches!(object.definition, Definition::Errors(_))
                 && self.engine.coordinator().status(object.id).is_none());
         Some(Arc::new(Relation { object: Arc::clone(object), schema, relations: self.clone(), outside }))

@@ -118,11 +118,11 @@ impl Engine {
                 Err(Error::new(SqlState::WrongObjectType, format!("\"{short}\" is a sink: its rows are outside"))
                     .hint("Read the relation that it writes out."))
             }
-            Definition::Table(table) if table.connector.is_some() => Err(Error::new(
+            Definition::Table(table) if table.connector.is_some() && table.key.is_empty() => Err(Error::new(
                 SqlState::WrongObjectType,
                 format!("\"{short}\" is a table with a connector, which keeps no rows"),
             )
-            .hint("SELECT from it, or make a materialized view of it.")),
+            .hint("SELECT from it, make a materialized view of it, or give it a PRIMARY KEY: then it keeps them.")),
             Definition::Errors(_) if self.coordinator().status(object.id).is_none() => Err(Error::new(
                 SqlState::WrongObjectType,
                 format!("\"{short}\" is kept from the first view on its table on"),

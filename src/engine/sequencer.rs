@@ -21,12 +21,13 @@ use super::bad_rows::BadRows;
 use super::coordinator::{RelationKind, RelationSpec, TableWrite};
 use super::feeds::{Bound, Extent, Feed, FeedSpec, Part, Taken, WakeOnce};
 use super::installed::{Installed, Relations};
+use super::reading_order::ReadingOrder;
 use super::sinks::RunningSink;
 use super::timeline::{Binding, Record, TimelineLog};
 use crate::catalog::errors_schema;
-use crate::env::Env;
+use crate::env::{Env, Step};
 use crate::exec::plan::{JobPlan, OperatorSpec};
-use crate::exec::sink::JobOutput;
+use crate::exec::sink::{JobOutput, Sink};
 use crate::exec::source::{BadRow, Offset, SplitId};
 use crate::exec::{Executor, FeedId, FeedInput, ImportKind, JobSpec, WorkerCommand};
 use crate::state::HeadFile;
@@ -57,8 +58,8 @@ pub(super) enum Request {
     Uninstall { relations: Vec<RelationId>, answer: oneshot::Sender<Result<()>> },
     /// Start jobs that stopped again, with what stands on them, from the beginning.
     Resume { relations: Vec<RelationId>, answer: oneshot::Sender<Result<()>> },
-    /// Tell once every feed has read its source to the end.
-    AwaitFeeds { answer: oneshot::Sender<()> },
+    /// Tell once every feed, or those of some tables, has read its source to the end.
+    AwaitFeeds { tables: Option<Vec<RelationId>>, answer: oneshot::Sender<()> },
     /// A feed has something to take.
     FeedReady,
     /// End the thread.
@@ -81,13 +82,23 @@ pub(super) struct Sequencer {
     pub(super) feeds: Vec<Feed>,
     /// Up to where the splits of each external table were read.
     pub(super) bindings: HashMap<RelationId, BTreeMap<SplitId, Offset>>,
+    /// In which order the splits of external tables whose rows are kept were read.
+    pub(super) orders: HashMap<RelationId, ReadingOrder>,
     /// Errors relations that no job has needed yet, by their tables.
     pub(super) errors: HashMap<RelationId, RelationSpec>,
     /// By external table.
     pub(super) bad_rows: HashMap<RelationId, BadRows>,
     /// Rows that were read before the start must be there again.
     pub(super) recovering: bool,
-    pub(super) waiting_for_feeds: Vec<oneshot::Sender<()>>,
+    pub(super) waiting_for_feeds: Vec<FeedWaiter>,
+}
+
+/// Somebody who waits for the feeds of some tables, or for all.
+pub(super) type FeedWaiter = (Option<Vec<RelationId>>, oneshot::Sender<()>);
+
+/// True when a waiter for some tables, or for all, waits for a feed.
+fn concerns(tables: Option<&[RelationId]>, feed: &Feed) -> bool {
+    tables.is_none_or(|tables| tables.contains(&feed.table))
 }
 
 #[derive(Default)]
@@ -131,9 +142,10 @@ impl Sequencer {
                     self.feed_wake.clear();
                     feeds_may_give = true;
                 }
-                Ok(Request::AwaitFeeds { answer }) => {
-                    self.feeds.iter().for_each(Feed::ask_level);
-                    self.waiting_for_feeds.push(answer);
+                Ok(Request::AwaitFeeds { tables, answer }) => {
+                    let asked = self.feeds.iter().filter(|feed| concerns(tables.as_deref(), feed));
+                    asked.for_each(Feed::ask_level);
+                    self.waiting_for_feeds.push((tables, answer));
                     feeds_may_give = true;
                 }
                 Ok(Request::Install { relation, answer }) => {
@@ -248,7 +260,6 @@ impl Sequencer {
                     }
                 }
             }
-            taken.bounds.sort_by(|a, b| a.split.cmp(&b.split));
             let new = matches!(feed.id, FeedId::Table(_));
             from_feeds.push(FromFeed { position, table: feed.table, new, taken });
         }
@@ -276,6 +287,10 @@ impl Sequencer {
             return None;
         }
         let progress = self.relations.progress_of(table);
+        if let Some(order) = self.orders.get_mut(&table) {
+            bounds.iter().for_each(|bound| order.bind(&bound.split, bound.end));
+            bounds.sort_by(|a, b| a.split.cmp(&b.split));
+        }
         let before = self.bindings.entry(table).or_default();
         let mut rows: Vec<(SplitId, BadRow)> = Vec::new();
         for Bound { split, end, rows: good, bad } in bounds.drain(..) {
@@ -317,10 +332,14 @@ impl Sequencer {
     }
 
     fn answer_feed_waiters(&mut self) {
-        if self.feeds.iter().all(|feed| feed.is_level() || self.relations.all_halted(&feed.jobs)) {
-            for waiter in self.waiting_for_feeds.drain(..) {
-                let _ = waiter.send(());
-            }
+        let (feeds, relations) = (&self.feeds, &self.relations);
+        let behind = |tables: Option<&[RelationId]>| {
+            let mut awaited = feeds.iter().filter(|feed| concerns(tables, feed));
+            awaited.any(|feed| !feed.is_level() && !relations.all_halted(&feed.jobs))
+        };
+        for (_, waiter) in self.waiting_for_feeds.extract_if(.., |(tables, _)| !behind(tables.as_deref())) {
+            // Whoever waited may be gone.
+            let _ = waiter.send(());
         }
     }
 
@@ -346,9 +365,13 @@ impl Sequencer {
     /// Starts a relation whose first time is `as_of`.
     fn start(&mut self, relation: RelationSpec, as_of: Time) -> Result<()> {
         match &relation.kind {
-            RelationKind::External { .. } => {
+            RelationKind::External { key, .. } if key.is_empty() => {
                 self.relations.insert(Installed::external(relation, as_of));
                 Ok(())
+            }
+            RelationKind::External { source, key } => {
+                let plan = JobSpec::latest_plan(relation.id, source.source.schema(), key.clone());
+                self.start_latest(relation, plan, as_of)
             }
             RelationKind::Errors { of } => {
                 self.errors.insert(*of, relation);
@@ -368,6 +391,22 @@ impl Sequencer {
         }
     }
 
+    /// Starts an external table that keeps the last row of each key.
+    fn start_latest(&mut self, relation: RelationSpec, plan: JobPlan, as_of: Time) -> Result<()> {
+        let id = relation.id;
+        let columns: Vec<usize> = (0..plan.schema().fields().len()).collect();
+        let order = self.orders.entry(id).or_default().clone();
+        let catch_up = !order.is_empty();
+        let imports = HashMap::from([(id, ImportKind::Feed { catch_up })]);
+        self.create(relation, Arc::new(plan), imports, as_of)?;
+        self.start_errors(id, as_of)?;
+        if catch_up {
+            let extent = Extent::InOrder(order);
+            self.start_feed(FeedId::CatchUp(id, id), id, columns.clone().into(), extent, vec![id])?;
+        }
+        self.follow(id, id, &columns)
+    }
+
     fn start_view(&mut self, relation: RelationSpec, plan: Arc<JobPlan>, as_of: Time) -> Result<()> {
         let id = relation.id;
         let (mut imports, mut external, mut errors) = (HashMap::new(), Vec::new(), Vec::new());
@@ -379,7 +418,7 @@ impl Sequencer {
                 self.start_errors(table, as_of)?;
                 errors.push((table, import));
                 imports.insert(import, ImportKind::Edge);
-            } else if self.relations.source(import)?.is_some() {
+            } else if self.relations.source(import)?.is_some() && !self.relations.keeps_source(import) {
                 self.start_errors(import, as_of)?;
                 let bindings = self.bindings.get(&import);
                 let catch_up = bindings.is_some_and(|splits| splits.values().any(|end| *end > Offset::default()));
@@ -434,9 +473,13 @@ impl Sequencer {
             _ => (None, None),
         };
         let mut installed = Installed::job(relation, &plan, &imports, self.executor.workers(), as_of)?;
+        if matches!(plan.root().operator, OperatorSpec::Latest) {
+            installed = installed.with_progress();
+        }
         let shared = Arc::clone(installed.shared());
         let mut output = JobOutput::Kept;
         if let Some(target) = target {
+            target.sink.recall(shared.id, &[])?;
             // Greater than that of every writer before: times never go back.
             let generation = as_of.as_millis().max(self.head.head().clock_bound_millis);
             let schema = Arc::clone(plan.schema());
@@ -506,7 +549,14 @@ impl Sequencer {
             return Err(Error::internal("a feed of a table without a source"));
         };
         let (wake, requests) = (self.feed_wake.clone(), self.own_requests.clone());
-        let spec = FeedSpec { id, table, source, columns, extent, progress };
+        // The errors relation of a table has its rows from a feed of its own.
+        let of_table = match id {
+            FeedId::Table(_) => true,
+            FeedId::CatchUp(job, _) => job == table,
+            FeedId::Clock => false,
+        };
+        let places = of_table && self.relations.keeps_source(table);
+        let spec = FeedSpec { id, table, source, columns, extent, places, progress };
         let mut feed = Feed::start(spec, move || {
             if wake.set() {
                 // The sequencer is gone when the server stops.
@@ -528,6 +578,7 @@ impl Sequencer {
         for id in &ids {
             self.relations.remove(*id);
             self.bindings.remove(id);
+            self.orders.remove(id);
             self.errors.remove(id);
             self.bad_rows.remove(id);
         }
@@ -569,7 +620,10 @@ impl Sequencer {
             .collect();
         let mut errors: HashMap<RelationId, BadRows> = HashMap::new();
         for relation in &relations {
-            if let RelationKind::External { source } = &relation.kind {
+            if let RelationKind::External { source, key } = &relation.kind {
+                if !key.is_empty() {
+                    self.orders.insert(relation.id, ReadingOrder::default());
+                }
                 let of_table = relations
                     .iter()
                     .find(|other| matches!(other.kind, RelationKind::Errors { of } if of == relation.id));
@@ -577,8 +631,26 @@ impl Sequencer {
             }
         }
         let mut bindings: HashMap<RelationId, BTreeMap<SplitId, (Offset, Time)>> = HashMap::new();
+        let sinks: HashMap<RelationId, Arc<dyn Sink>> = relations
+            .iter()
+            .filter_map(|relation| match &relation.kind {
+                RelationKind::Sink { target, .. } if target.is_table => Some((relation.id, Arc::clone(&target.sink))),
+                _ => None,
+            })
+            .collect();
         self.log.replay(&mut |mut record| {
+            for (id, chunks) in &record.writes {
+                if let Some(sink) = sinks.get(id) {
+                    sink.recall(*id, chunks)?;
+                }
+            }
             record.writes.retain(|(table, _)| known.get(table).copied().unwrap_or(false));
+            for Binding { table, split, end, .. } in &record.bindings {
+                if let Some(order) = self.orders.get_mut(table) {
+                    order.bind(split, *end);
+                }
+            }
+            record.bindings.sort_by(|a, b| a.split.cmp(&b.split));
             for Binding { table, split, end, bad } in &record.bindings {
                 if !known.contains_key(table) {
                     continue;
@@ -615,7 +687,10 @@ impl Sequencer {
         self.recovering = false;
         started?;
         let mut open = std::collections::VecDeque::new();
-        for record in replay {
+        let total = replay.len() as u64;
+        for (done, record) in replay.into_iter().enumerate() {
+            let step = Step { what: "replaying the log of changes", done: done as u64, total };
+            self.env.long_work().set(Some(step));
             while open.len() >= REPLAY_OPEN_TICKS_MAX {
                 let upper = self.relations.least_upper_of_all();
                 open.retain(|time| *time >= upper);
@@ -627,6 +702,7 @@ impl Sequencer {
             let inputs = record.writes.into_iter().map(|(table, chunks)| feed_input(table, chunks)).collect();
             self.broadcast(record.time, inputs);
         }
+        self.env.long_work().set(None);
         // The clock goes on above every time that was ever handed out.
         let bound = self.head.head().clock_bound_millis;
         self.last_time.fetch_max(bound, Ordering::AcqRel);

@@ -9,7 +9,7 @@ use crate::catalog::{self, Definition, Object, SinkDefinition, Table};
 use crate::connectors::ConnectorColumn;
 use crate::exec::sink::{Sink, SinkInput};
 use crate::sql::{self, CreateSink, CreateTable, JobAction, JobCommand, Name, StatementKind};
-use crate::types::{Error, Result, SqlState};
+use crate::types::{Error, RelationId, Result, SqlState};
 
 use super::api::{Answer, Notice, Tag};
 use super::coordinator::{RelationKind, RelationState};
@@ -21,6 +21,7 @@ use super::interrupt::Interrupt;
 use super::relations::Relations;
 use super::session::Session;
 use super::sinks::SinkTarget;
+use super::table_sink::TableSink;
 
 /// `CREATE SINK`.
 ///
@@ -50,7 +51,7 @@ pub(crate) async fn create_sink(session: &Session, create: &CreateSink, interrup
 ///
 /// # Errors
 /// As [`create_sink`].
-pub(crate) async fn sink(engine: &Engine, relations: &Relations, create: &CreateSink) -> Result<Defined> {
+pub(crate) async fn sink(engine: &Arc<Engine>, relations: &Relations, create: &CreateSink) -> Result<Defined> {
     let state = relations.state();
     if let Some(from) = &create.from
         && relations.catalog().find(from.schema.as_deref(), &from.name).is_none()
@@ -58,12 +59,20 @@ pub(crate) async fn sink(engine: &Engine, relations: &Relations, create: &Create
         return Err(no_object(relations.catalog(), "relation", from));
     }
     let mut depends_on = named_relations(relations, &create.query)?;
+    let mut is_table = false;
     let (planned, sink, connector, table) = match &create.into {
         Some(into) => {
             let (object, table) = target_table(relations, into)?;
+            is_table = table.connector.is_none();
+            if is_table && feeds(relations.catalog(), object.id, &depends_on) {
+                return Err(Error::unsupported(format!("sink \"{}\" would feed itself", create.name.name))
+                    .detail(format!("What it writes into \"{}\" comes back to its query.", into.name))
+                    .hint("Write into a table that the query does not read, neither by itself nor through sinks.")
+                    .position(into.position));
+            }
             let query = assigned_query(relations, create, into, table).await?;
             let planned = sql::plan_view(&state, &query, &[], relations).await?;
-            let (sink, connector) = sink_of(engine, &object)?;
+            let (sink, connector) = sink_of(engine, &object, table)?;
             if !depends_on.contains(&object.id) {
                 depends_on.push(object.id);
                 depends_on.sort_unstable();
@@ -91,18 +100,26 @@ pub(crate) async fn sink(engine: &Engine, relations: &Relations, create: &Create
     };
     let plan = Arc::new(planned.plan);
     if !plan.append_only && sink.accepts() == SinkInput::Appends {
-        return Err(Error::unsupported(format!(
+        let refused = Error::unsupported(format!(
             "sink \"{}\" takes inserted rows alone, and the query changes rows that it gave before",
             create.name.name
-        ))
-        .hint(
+        ));
+        if is_table {
+            return Err(refused
+                .hint(
+                    "Write into a table with a PRIMARY KEY and without APPEND ONLY, whose rows are replaced by key; or \
+                     send rows that never change: a query without GROUP BY and DISTINCT over tables that only grow.",
+                )
+                .position(create.into.as_ref().unwrap_or(&create.name).position));
+        }
+        return Err(refused.hint(
             "Keep the result in a materialized view and read that; write the changes out with changelog = 'true'; or \
              send rows that never change: a query without GROUP BY and DISTINCT over tables that only grow.",
         )
         .position(create.into.as_ref().unwrap_or(&create.name).position));
     }
     let (table, required) = table.unzip();
-    let target = SinkTarget { sink, required: required.unwrap_or_default() };
+    let target = SinkTarget { sink, required: required.unwrap_or_default(), is_table };
     Ok(Defined {
         definition: Definition::Sink(SinkDefinition { plan: Arc::clone(&plan), connector, table }),
         kind: Some(RelationKind::Sink { plan, target, errors: None }),
@@ -112,23 +129,40 @@ pub(crate) async fn sink(engine: &Engine, relations: &Relations, create: &Create
     })
 }
 
-/// The table with a connector that a sink's rows go into.
+/// True when a table is among what some relations read, by themselves or through sinks into tables.
+fn feeds(catalog: &catalog::Catalog, table: RelationId, relations: &[RelationId]) -> bool {
+    let mut open = relations.to_vec();
+    let mut seen = Vec::new();
+    while let Some(id) = open.pop() {
+        if id == table {
+            return true;
+        }
+        if seen.contains(&id) {
+            continue;
+        }
+        seen.push(id);
+        open.extend(catalog.get(id).into_iter().flat_map(|object| object.depends_on.iter().copied()));
+        // A sink depends on its table and on what it reads.
+        let into = catalog
+            .objects()
+            .filter(|object| matches!(&object.definition, Definition::Sink(sink) if sink.table == Some(id)));
+        open.extend(into.flat_map(|object| object.depends_on.iter().copied()));
+    }
+    false
+}
+
+/// The table that a sink's rows go into.
 fn target_table<'a>(relations: &'a Relations, into: &Name) -> Result<(Arc<Object>, &'a Table)> {
     let catalog = relations.catalog();
     let object =
         catalog.find(into.schema.as_deref(), &into.name).ok_or_else(|| no_object(catalog, "relation", into))?;
     match &object.definition {
-        Definition::Table(table) if table.connector.is_some() => Ok((Arc::clone(object), table)),
-        Definition::Table(_) => {
-            Err(Error::unsupported(format!("a sink into table \"{}\" is not supported", into.name))
-                .hint("Make a materialized view of the query: it is kept current and can be read like a table.")
-                .position(into.position))
-        }
+        Definition::Table(table) => Ok((Arc::clone(object), table)),
         _ => Err(Error::new(
             SqlState::WrongObjectType,
             format!("\"{}\" is a {} and takes no rows", into.name, object.kind.name()),
         )
-        .hint("Name a table with a connector that can be written.")
+        .hint("Name a table.")
         .position(into.position)),
     }
 }
@@ -172,8 +206,11 @@ pub(crate) async fn open_written(engine: &Arc<Engine>, relations: &Relations, ob
     Ok(())
 }
 
-/// The sink of a table with a connector.
-fn sink_of(engine: &Engine, object: &Object) -> Result<(Arc<dyn Sink>, String)> {
+/// The sink of a table, and its connector's name.
+fn sink_of(engine: &Arc<Engine>, object: &Object, table: &Table) -> Result<(Arc<dyn Sink>, String)> {
+    if table.connector.is_none() {
+        return Ok((Arc::new(TableSink::new(engine, object.id, &object.name, table)), "table".to_owned()));
+    }
     let create = table_statement(object)?;
     let columns = define::connector_columns(&create);
     if columns.len() < create.columns.len() {
@@ -321,12 +358,15 @@ pub(crate) async fn job(session: &Session, command: &JobCommand, interrupt: &Int
     let object =
         catalog.find(name.schema.as_deref(), &name.name).cloned().ok_or_else(|| no_object(&catalog, "job", name))?;
     let sink = object.kind == catalog::ObjectKind::Sink;
-    if !sink && object.kind != catalog::ObjectKind::MaterializedView {
+    let keeps_source = object.is_external() && !object.key().is_empty();
+    if !sink && !keeps_source && object.kind != catalog::ObjectKind::MaterializedView {
         return Err(Error::new(
             SqlState::WrongObjectType,
             format!("no job keeps {} \"{}\"", object.kind.name(), name.name),
         )
-        .hint("SHOW JOBS lists the jobs: materialized views and sinks have one.")
+        .hint(
+            "SHOW JOBS lists the jobs: materialized views, sinks, and tables with a connector and a primary key have one.",
+        )
         .position(name.position));
     }
     let engine = Arc::clone(session.engine());
@@ -371,8 +411,9 @@ pub(crate) async fn job(session: &Session, command: &JobCommand, interrupt: &Int
             Ok(Answer::Done { tag: Tag::Plain("CANCEL JOB"), notices: Vec::new() })
         }
         JobAction::Cancel => {
-            Err(Error::new(SqlState::WrongObjectType, format!("job \"{}\" keeps a materialized view", name.name))
-                .hint(format!("DROP MATERIALIZED VIEW {0} ends it; PAUSE JOB {0} stops it for a while.", name.name))
+            let kind = object.kind;
+            Err(Error::new(SqlState::WrongObjectType, format!("job \"{}\" keeps a {}", name.name, kind.name()))
+                .hint(format!("DROP {} {1} ends it; PAUSE JOB {1} stops it for a while.", kind.keyword(), name.name))
                 .position(name.position))
         }
     }

@@ -14,8 +14,6 @@ use crate::exec::sink::{Sink, SinkQueue, SinkStep, SinkWriter};
 use crate::state::RowCodec;
 use crate::types::{Chunk, Error, Result, SqlState, Time};
 
-/// How often what was written becomes visible.
-const PUBLISH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a writer sleeps when there is nothing to do.
 const PATIENCE: Duration = Duration::from_secs(3600);
 
@@ -26,11 +24,14 @@ pub struct SinkTarget {
     pub sink: Arc<dyn Sink>,
     /// Columns that may not be NULL.
     pub required: Vec<usize>,
+    /// It is a table of this database: what is written comes back as input.
+    pub is_table: bool,
 }
 
 /// A sink that runs.
 pub(super) struct RunningSink {
     pub(super) queue: Arc<SinkQueue>,
+    pub(super) is_table: bool,
     published: Arc<AtomicU64>,
 }
 
@@ -57,19 +58,21 @@ impl RunningSink {
             codec: if append_only { None } else { Some(row_codec(&schema)?) },
             schema,
             required: target.required.clone(),
+            publish_interval: target.sink.publish_interval(),
         };
         let sink = Arc::clone(&target.sink);
         std::thread::Builder::new().name(format!("sink-{}", shared.id)).spawn(move || {
             let run = || writing.run(&mut *sink.open(&writing.shared.name, generation)?);
             if let Err(error) = run() {
-                if writing.shared.fail(error.clone()) {
+                let stopping = error.code() == SqlState::AdminShutdown;
+                if !stopping && writing.shared.fail(error.clone()) {
                     tracing::warn!(job = %writing.shared.name, error = ?error, "a sink cannot be written");
                 }
                 writing.queue.close();
                 writing.relations.progress().signal();
             }
         })?;
-        Ok(RunningSink { queue, published })
+        Ok(RunningSink { queue, is_table: target.is_table, published })
     }
 
     /// Every time below is visible in the sink.
@@ -87,6 +90,7 @@ struct Writing {
     codec: Option<RowCodec>,
     schema: SchemaRef,
     required: Vec<usize>,
+    publish_interval: Duration,
 }
 
 impl Writing {
@@ -95,8 +99,9 @@ impl Writing {
         let mut last_publish: Option<Instant> = None;
         // Also a sink without rows is published once: it replaces what an earlier writer made.
         let mut dirty = true;
-        let due =
-            |last: Option<Instant>| last.map_or(Duration::ZERO, |at| PUBLISH_INTERVAL.saturating_sub(at.elapsed()));
+        let due = |last: Option<Instant>| {
+            last.map_or(Duration::ZERO, |at| self.publish_interval.saturating_sub(at.elapsed()))
+        };
         loop {
             let patience = if dirty && self.caught_up(idle_at) { due(last_publish) } else { PATIENCE };
             match self.queue.next(idle_at, patience) {

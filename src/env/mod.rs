@@ -1,8 +1,10 @@
 //! Everything ambient, passed as a value: the wall clock, randomness, failpoints, counters.
 
 mod failpoints;
+mod progress;
 
 pub use failpoints::Failpoints;
+pub use progress::{LongWork, Step};
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -12,6 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Env {
     wall_clock: Arc<dyn WallClock>,
     failpoints: Failpoints,
+    long_work: LongWork,
 }
 
 impl Env {
@@ -22,12 +25,17 @@ impl Env {
 
     /// An environment of parts.
     pub fn new(wall_clock: Arc<dyn WallClock>, failpoints: Failpoints) -> Env {
-        Env { wall_clock, failpoints }
+        Env { wall_clock, failpoints, long_work: LongWork::default() }
     }
 
     /// Milliseconds since 1970 by the wall clock; may step back.
     pub fn now_millis(&self) -> u64 {
         self.wall_clock.now_millis()
+    }
+
+    /// Where work that takes long says how far it is.
+    pub fn long_work(&self) -> &LongWork {
+        &self.long_work
     }
 
     /// The named places at which tests let things fail.

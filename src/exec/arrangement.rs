@@ -10,6 +10,7 @@
 //!
 //! Stored as value state `rows`: `[i64 count][encoded columns outside of the key]` by encoded key.
 
+mod latest;
 mod rows;
 
 use std::cmp::Ordering;
@@ -23,6 +24,7 @@ use arrow::compute::{filter_record_batch, take_record_batch};
 use arrow::datatypes::SchemaRef;
 use datafusion::physical_expr::PhysicalExpr;
 
+use self::latest::Latest;
 use self::rows::{Entry, Key, Rows, Value};
 use super::operators::{Context, Operator, Step};
 use super::relation::from_datafusion;
@@ -99,6 +101,7 @@ pub(crate) struct Arrangement {
     trash: Vec<Vec<(KeyGroup, Key, Option<Entry>)>>,
     upper: Time,
     since: Time,
+    latest: Latest,
     staged: Staged,
     track: bool,
     changed_rows: usize,
@@ -231,6 +234,7 @@ impl Arrangement {
             trash: Vec::new(),
             upper: as_of,
             since: Time::ZERO,
+            latest: Latest::default(),
             staged: Staged::default(),
             track,
             changed_rows: 0,
@@ -261,7 +265,7 @@ impl Arrangement {
     /// # Errors
     /// XX000 when a row is retracted that is not there, or a unique key would have two rows.
     fn apply(&mut self, time: Time, deadline: Instant) -> Result<Option<Rc<TimeChanges>>> {
-        if !self.encode_staged(deadline)? {
+        if !self.settle(deadline)? || !self.encode_staged(deadline)? {
             return Ok(None);
         }
         if self.history.back().is_none_or(|undo| undo.time < time) {
@@ -506,6 +510,12 @@ impl Arrangement {
     /// Stages a chunk of the next time.
     pub(crate) fn stage(&mut self, chunk: Chunk) {
         self.staged.waiting.push_back(chunk);
+    }
+
+    /// Stages rows of the next time that take the place of those with their keys. Behind their columns they carry
+    /// their place among the rows of that time.
+    pub(crate) fn stage_latest(&mut self, rows: Chunk) {
+        self.latest.push(rows);
     }
 
     /// [`Operator::close`], giving the time's changes to followers.

@@ -123,6 +123,9 @@ pub enum OperatorSpec {
         /// The aggregates.
         aggregates: Vec<AggregateCall>,
     },
+    /// Of the rows of each key the one that came last. One input, whose last column has the rows' places in the order of
+    /// their time; it is not put out. Only as the root: what it knows is the result.
+    Latest,
     /// Joins two inputs, kept current under changes of both.
     ///
     /// Puts out the left input's columns, then, but for semi and anti joins, the right one's.
@@ -240,6 +243,7 @@ impl OperatorSpec {
             OperatorSpec::Unnest(_) => "Unnest",
             OperatorSpec::Rank(RankSpec { show: Show::First { .. }, .. }) => "First",
             OperatorSpec::Rank(RankSpec { show: Show::Window { .. }, .. }) => "Window",
+            OperatorSpec::Latest => "Latest",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::relation::lock;
-use crate::types::{Chunk, Result, Time};
+use crate::types::{Chunk, RelationId, Result, Time};
 
 /// Which changes a sink can write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,20 @@ pub trait Sink: Send + Sync {
     /// # Errors
     /// 42710 when something is there already.
     fn check_new(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// How long what was written may wait to become visible.
+    fn publish_interval(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    /// Tells which job writes there, and hands over what that job put into the timeline log before the start. Called
+    /// before [`Self::open`], never while a writer is open but with nothing.
+    ///
+    /// # Errors
+    /// When what it put there cannot be understood.
+    fn recall(&self, _job: RelationId, _written: &[Chunk]) -> Result<()> {
         Ok(())
     }
 

@@ -55,7 +55,7 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, String>
             format!("[{}]", parts.join(", "))
         }
         OperatorSpec::Filter { predicate } => predicate.to_string(),
-        OperatorSpec::Union | OperatorSpec::Unnest(_) => format!("[{}]", columns(node)),
+        OperatorSpec::Union | OperatorSpec::Unnest(_) | OperatorSpec::Latest => format!("[{}]", columns(node)),
         OperatorSpec::Aggregate { keys, aggregates } => {
             let keys: Vec<String> = keys.iter().map(|key| input_name(*key)).collect();
             let calls: Vec<String> = aggregates.iter().map(|call| call_text(call, &input_name)).collect();

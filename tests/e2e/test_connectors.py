@@ -252,3 +252,80 @@ def test_one_bad_row_in_a_hundred_costs_little(server, tmp_path):
 
     clean, dirty = spent("clean", 0), spent("dirty", 100)
     assert dirty < 2 * clean, f"{dirty} s with bad rows, {clean} s without"
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_the_last_row_of_a_key_stays_over_kills(start, tmp_path, workers):
+    """Rows of two growing files replace each other by key; a start comes to the same rows, and so do the views."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.ndjson").touch()
+    server = start(workers=workers)
+    with server.connect() as connection:
+        connection.execute(
+            f"""CREATE TABLE prices (k int PRIMARY KEY, v bigint)
+                WITH (connector = 'file', path = '{tmp_path}/*.ndjson', format = 'json', mode = 'follow')"""
+        )
+        connection.execute("CREATE MATERIALIZED VIEW v AS SELECT k % 10 AS g, count(*) AS n, sum(v) AS s FROM prices GROUP BY 1")
+    chance = random.Random(workers)
+    last, number = {}, 0
+    for kill in range(3):
+        for turn in range(30):
+            name = chance.choice("ab")
+            with open(tmp_path / f"{name}.ndjson", "a") as out:
+                for _ in range(chance.randrange(1, 60)):
+                    key = chance.randrange(200)
+                    # Most keys have a file of their own, so that their last row is known here too.
+                    if key >= 20:
+                        key = key // 2 * 2 + (name == "b")
+                    number += 1
+                    out.write(f'{{"k": {key}, "v": {number}}}\n')
+                    last[key] = number
+            if turn % 10 == 9:
+                time.sleep(0.06)
+        with server.connect() as connection:
+            connection.execute("FLUSH")
+            before = rows(connection, "SELECT k, v FROM prices ORDER BY k")
+            assert [row for row in before if row[0] >= 20] == sorted((k, v) for k, v in last.items() if k >= 20)
+            assert {k for k, _ in before} == set(last)
+            by_view = rows(connection, "SELECT * FROM v ORDER BY g")
+            assert by_view == rows(connection, "SELECT k % 10, count(*), sum(v) FROM prices GROUP BY 1 ORDER BY 1")
+        server.restart(workers=(workers + kill) % 3 + 1)
+        with server.connect() as connection:
+            connection.execute("FLUSH")
+            assert rows(connection, "SELECT k, v FROM prices ORDER BY k") == before
+            assert rows(connection, "SELECT * FROM v ORDER BY g") == by_view
+
+
+def test_large_files_are_read_in_their_order(server, tmp_path):
+    """A file of several splits, whose keys come again at its end: the last ones count."""
+    path = tmp_path / "large.ndjson"
+    keys, rounds = 1000, 150
+    pad = "x" * 900
+    with open(path, "w") as out:
+        for turn in range(rounds):
+            for key in range(keys):
+                out.write(f'{{"k": {key}, "turn": {turn}, "pad": "{pad}"}}\n')
+    assert path.stat().st_size > 2 * (64 << 20)
+    with server.connect() as connection:
+        connection.execute(
+            f"""CREATE TABLE t (k int PRIMARY KEY, turn int)
+                WITH (connector = 'file', path = '{path}', format = 'json')"""
+        )
+        assert rows(connection, "SELECT count(*), min(turn), max(turn) FROM t") == [(keys, rounds - 1, rounds - 1)]
+        assert one(connection, "SELECT count(*) FROM clink_catalog.splits") > 1
+    server.restart(workers=3)
+    with server.connect() as connection:
+        assert rows(connection, "SELECT count(*), min(turn), max(turn) FROM t") == [(keys, rounds - 1, rounds - 1)]
+
+
+def test_a_record_nested_very_deep(server, tmp_path):
+    """A hundred thousand levels are one bad row; what stands before and behind it is read."""
+    path = tmp_path / "deep.ndjson"
+    depth = 100_000
+    path.write_text('{"id": 1}\n{"id": 2, "x": ' + "[" * depth + "]" * depth + '}\n{"id": 3}\n')
+    with server.connect() as connection:
+        connection.execute(f"CREATE TABLE t (id int, x text) WITH (connector = 'file', path = '{path}', format = 'json')")
+        connection.execute("CREATE MATERIALIZED VIEW v AS SELECT id FROM t")
+        connection.execute("FLUSH")
+        assert rows(connection, "SELECT id FROM v ORDER BY id") == [(1,), (3,)]
+        assert rows(connection, 'SELECT "offset", error LIKE \'%128%\' FROM t_errors') == [(10, True)]

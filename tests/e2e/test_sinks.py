@@ -178,13 +178,14 @@ def test_a_crash_looping_job_holds_up_nobody(server, tmp_path):
                 c.execute("RESUME JOB poisoned")
                 await_true(lambda: "FAILED" not in {row[3] for row in rows(c, "SHOW JOBS")})
 
-    looping = threading.Thread(target=crash_loop)
-    looping.start()
-    lags = []
     sent = 0
-    try:
+
+    def write(seconds):
+        """A thousand rows a second; how long each hundred takes to be seen, in order."""
+        nonlocal sent
+        lags = []
         with server.connect() as c:
-            started = time.monotonic()
+            started, before = time.monotonic(), sent
             while time.monotonic() - started < seconds:
                 values = ",".join(f"({sent + i}, {(sent + i) % 1000}, {i})" for i in range(100))
                 c.execute(f"INSERT INTO t VALUES {values}")
@@ -192,14 +193,22 @@ def test_a_crash_looping_job_holds_up_nobody(server, tmp_path):
                 asked = time.monotonic()
                 assert one(c, f"SELECT v FROM second WHERE id = {sent - 1}") == 199
                 lags.append(time.monotonic() - asked)
-                # 1,000 rows a second.
-                time.sleep(max(0, started + sent / 1000 - time.monotonic()))
+                time.sleep(max(0, started + (sent - before) / 1000 - time.monotonic()))
+        return sorted(lags)
+
+    calm = write(seconds / 3)
+    looping = threading.Thread(target=crash_loop)
+    looping.start()
+    try:
+        lags = write(seconds)
     finally:
         stop.set()
         looping.join(60)
     assert crashes, "the poisoned job never failed"
-    lags.sort()
-    assert lags[len(lags) // 2] < 0.5, f"p50 {lags[len(lags) // 2]:.3f} s over {len(lags)} reads"
+    middle = lags[len(lags) // 2]
+    before = calm[len(calm) // 2]
+    # As without it, but for what the other sessions' statements take of two cores.
+    assert middle < 3 * before + 0.05, f"p50 {middle:.3f} s over {len(lags)} reads, {before:.3f} s without the crashes"
     await_true(lambda: len(written(out)) == sent)
     assert sorted(record["id"] for record in written(out)) == list(range(sent))
     with server.connect() as c:
@@ -207,4 +216,46 @@ def test_a_crash_looping_job_holds_up_nobody(server, tmp_path):
         total = sum(2 * (i % 100) for i in range(sent))
         views = " UNION ALL ".join(f"SELECT sum(s) AS s FROM j{job}" for job in range(19))
         assert one(c, f"SELECT sum(s)::bigint FROM ({views}) AS x") == total
-    print(f"{sent} rows, {len(crashes)} crashes, lag p50 {lags[len(lags) // 2] * 1000:.0f} ms, max {lags[-1] * 1000:.0f} ms")
+    print(
+        f"{sent} rows, {len(crashes)} crashes, lag p50 {middle * 1000:.0f} ms, max {lags[-1] * 1000:.0f} ms; "
+        f"without crashes p50 {before * 1000:.0f} ms, max {calm[-1] * 1000:.0f} ms"
+    )
+
+
+@pytest.mark.timeout(300)
+def test_a_table_gets_each_row_once_under_kills(start, tmp_path):
+    """Rows of DML and of a growing file go through views into tables; the server is killed in between."""
+    source = tmp_path / "in.ndjson"
+    source.touch()
+    server = start()
+    with server.connect() as c:
+        c.execute("CREATE TABLE typed (id bigint, g int) APPEND ONLY")
+        c.execute(
+            f"CREATE TABLE read (id bigint, g int) WITH (connector = 'file', path = '{source}', format = 'json', mode = 'follow')"
+        )
+        c.execute("CREATE MATERIALIZED VIEW every AS SELECT id, g FROM typed UNION ALL SELECT id, g FROM read")
+        c.execute("CREATE MATERIALIZED VIEW sums AS SELECT g, count(*) AS n, sum(id) AS s FROM every GROUP BY g")
+        c.execute("CREATE TABLE log (id bigint, g int)")
+        c.execute("CREATE TABLE latest (g int PRIMARY KEY, n bigint, s numeric(38,0))")
+        c.execute("CREATE SINK into_log INTO log FROM every")
+        c.execute("CREATE SINK into_latest INTO latest FROM sums")
+        c.execute("CREATE MATERIALIZED VIEW logged AS SELECT count(*) AS n, count(DISTINCT id) AS d, sum(id) AS s FROM log")
+    sent = 0
+    rounds = 10 if LONG else 5
+    for kill in range(rounds):
+        with server.connect() as c, open(source, "a") as out:
+            for _ in range(40):
+                # Even numbers are typed, odd ones come from the file.
+                values = ",".join(f"({sent + 2 * i}, {i % 7})" for i in range(25))
+                out.write("".join(f'{{"id": {sent + 2 * i + 1}, "g": {i % 7}}}\n' for i in range(25)))
+                out.flush()
+                c.execute(f"INSERT INTO typed VALUES {values}")
+                sent += 50
+            if kill % 2:
+                c.execute("RESUME JOB into_log")
+        server.restart(workers=kill % 3 + 1)
+    with server.connect() as c:
+        c.execute("FLUSH")
+        assert rows(c, "SELECT n, d, s::bigint FROM logged") == [(sent, sent, sent * (sent - 1) // 2)]
+        assert rows(c, "SELECT * FROM latest ORDER BY g") == rows(c, "SELECT * FROM sums ORDER BY g")
+        assert one(c, "SELECT sum(n)::bigint FROM latest") == sent

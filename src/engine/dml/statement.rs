@@ -237,7 +237,7 @@ pub(crate) struct Changes<'a> {
 
 /// The changes with zeros that have no sign: what is equal has to be one group and one key, also for
 /// operators that compare bytes.
-fn unsigned_zeros(chunk: &Chunk) -> Result<Chunk> {
+pub(crate) fn unsigned_zeros(chunk: &Chunk) -> Result<Chunk> {
     let columns = chunk.batch().columns().iter().map(equal_floats).collect();
     Ok(chunk.with_batch(RecordBatch::try_new(chunk.schema(), columns)?))
 }

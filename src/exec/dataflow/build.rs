@@ -185,6 +185,8 @@ pub(super) fn build<'scope>(
                 let stream = drive(inputs, "join", stateful, spec.as_of, job);
                 Spread { stream, by: by.filter(|by: &Vec<usize>| !by.is_empty()) }
             }
+            // The arrangement of its rows does it.
+            OperatorSpec::Latest => inputs.remove(0),
         };
         streams.push(Some(spread));
     }
@@ -208,7 +210,8 @@ pub(super) fn build<'scope>(
         shared: Arc::clone(&spec.shared),
         followers: Vec::new(),
     }));
-    arrange(root.stream, route, &local, backend(), job);
+    let latest = matches!(plan.root().operator, OperatorSpec::Latest);
+    arrange(root.stream, route, latest, &local, backend(), job);
     Built { local: Some(local), errors: keep_errors(scope, spec, errors, job), feeds, edges }
 }
 
@@ -248,7 +251,7 @@ fn keep_errors<'scope>(
         followers: Vec::new(),
     }));
     let job = job.of(shared);
-    arrange(scope.concatenate(errors), Route::by_rows(&schema), &local, backend(), &job);
+    arrange(scope.concatenate(errors), Route::by_rows(&schema), false, &local, backend(), &job);
     Some(local)
 }
 

@@ -336,25 +336,28 @@ pub(super) fn transform_two<'scope, I: IntoIterator<Item = Chunk>>(
     (out_stream, second_stream)
 }
 
-/// Keeps a stream's rows as an arrangement, and tells readers and followers how far it is.
+/// Keeps a stream's rows as an arrangement, and tells readers and followers how far it is. With `latest`, rows replace
+/// each other by key.
 pub(super) fn arrange<'scope>(
     stream: Packets<'scope>,
     route: Route,
+    latest: bool,
     local: &Rc<RefCell<Local>>,
     backend: Box<dyn StateBackend>,
     job: &JobContext,
 ) {
     match route {
         Route::Keys { columns, codec } if job.peers > 1 => {
-            arrange_by(stream, by_keys(columns, codec), local, backend, job)
+            arrange_by(stream, by_keys(columns, codec), latest, local, backend, job)
         }
-        Route::Local | Route::Keys { .. } => arrange_by(stream, Pipeline, local, backend, job),
+        Route::Local | Route::Keys { .. } => arrange_by(stream, Pipeline, latest, local, backend, job),
     }
 }
 
 fn arrange_by<P>(
     stream: Packets<'_>,
     pact: P,
+    latest: bool,
     local: &Rc<RefCell<Local>>,
     mut backend: Box<dyn StateBackend>,
     job: &JobContext,
@@ -400,7 +403,13 @@ fn arrange_by<P>(
                     None => {
                         let Some(entry) = stash.first_entry().filter(|entry| *entry.key() < frontier) else { break };
                         let time = Time::from_millis(*entry.key());
-                        entry.remove().into_iter().for_each(|chunk| local.arrangement.stage(chunk));
+                        for chunk in entry.remove() {
+                            if latest {
+                                local.arrangement.stage_latest(chunk);
+                            } else {
+                                local.arrangement.stage(chunk);
+                            }
+                        }
                         time
                     }
                 };

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use crate::exec::aggregates::accumulator;
 use crate::exec::arrangement::Layout;
@@ -13,6 +13,9 @@ use crate::exec::relation::RelationShared;
 use crate::exec::sink::JobOutput;
 use crate::state::RowCodec;
 use crate::types::{OperatorId, RelationId, Result, Time};
+
+/// The column behind those of a table in which rows that replace each other carry their places.
+pub(crate) const PLACE_COLUMN: &str = "__place";
 
 /// How a job gets the rows of a relation that it imports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,20 @@ impl JobSpec {
         JobPlan { nodes: vec![node], key, append_only: false, on_error: OnError::Never }
     }
 
+    /// The plan of an external table with a primary key: its own feed, whose rows carry their places.
+    pub(crate) fn latest_plan(id: RelationId, schema: SchemaRef, key: Vec<usize>) -> JobPlan {
+        let mut fields = schema.fields().to_vec();
+        fields.push(Arc::new(Field::new(PLACE_COLUMN, DataType::Int64, false)));
+        let import = PlanNode {
+            path: "root/input".to_owned(),
+            operator: OperatorSpec::Import { relation: id, columns: (0..fields.len()).collect() },
+            inputs: Vec::new(),
+            schema: Arc::new(Schema::new(fields)),
+        };
+        let latest = PlanNode { path: "root".to_owned(), operator: OperatorSpec::Latest, inputs: vec![0], schema };
+        JobPlan { nodes: vec![import, latest], key, append_only: false, on_error: OnError::Never }
+    }
+
     /// Tries what building the dataflow relies on.
     ///
     /// # Errors
@@ -71,9 +88,8 @@ impl JobSpec {
                 let input = &plan.nodes[node.inputs[0]].schema;
                 RowCodec::for_keys(keys.iter().map(|key| input.field(*key).data_type()))?;
                 for call in aggregates {
-                    let argument = call
-                        .argument
-                        .map_or(arrow::datatypes::DataType::Null, |argument| input.field(argument).data_type().clone());
+                    let argument =
+                        call.argument.map_or(DataType::Null, |argument| input.field(argument).data_type().clone());
                     accumulator(&call.function, &argument, call.distinct, "a", false)?;
                 }
             }

@@ -26,5 +26,5 @@ mod worker;
 
 pub(crate) use executor::{Executor, ExecutorConfig};
 pub(crate) use imports::{FeedId, FeedInput};
-pub(crate) use job::{ImportKind, JobSpec};
+pub(crate) use job::{ImportKind, JobSpec, PLACE_COLUMN};
 pub(crate) use worker::{Peek, PeekAnswer, PeekRange, WorkerCommand};

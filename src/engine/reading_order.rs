@@ -1,0 +1,143 @@
+//! In which order the rows of a source's splits became part of the database, and reading them in that order again.
+//!
+//! It matters where rows replace each other by key: then the last one counts, of whatever split it is. The timeline log
+//! has the order, so a start comes to the same rows as before.
+
+use std::collections::HashMap;
+
+use arrow::array::RecordBatch;
+
+use crate::exec::source::{Offset, Read, SourceReader, SplitId};
+use crate::types::Result;
+
+/// Which split was read up to where, in order; one that was read twice in a row is there once.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ReadingOrder {
+    steps: Vec<(SplitId, Offset)>,
+}
+
+impl ReadingOrder {
+    /// A split was read up to an offset next.
+    pub(super) fn bind(&mut self, split: &SplitId, end: Offset) {
+        match self.steps.last_mut() {
+            Some((last, until)) if last == split => *until = end,
+            _ => self.steps.push((split.clone(), end)),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.steps.iter().all(|(_, end)| *end == Offset::default())
+    }
+
+    /// Reads all of it in order. `open` begins a split that ends at an offset, with the places of rows; `give` takes
+    /// rows and tells whether more are wanted.
+    ///
+    /// # Errors
+    /// Those of opening and reading.
+    pub(super) fn read(
+        &self,
+        rows_max: usize,
+        mut open: impl FnMut(&SplitId, Offset) -> Result<Box<dyn SourceReader>>,
+        mut give: impl FnMut(&SplitId, Offset, RecordBatch) -> bool,
+    ) -> Result<()> {
+        let ends: HashMap<&SplitId, (usize, Offset)> =
+            self.steps.iter().enumerate().map(|(step, (split, end))| (split, (step, *end))).collect();
+        let mut splits: HashMap<&SplitId, OpenSplit> = HashMap::new();
+        for (step, (split, until)) in self.steps.iter().enumerate() {
+            let (last, end) = ends[split];
+            let reading = match splits.entry(split) {
+                std::collections::hash_map::Entry::Occupied(reading) => reading.into_mut(),
+                std::collections::hash_map::Entry::Vacant(place) => {
+                    place.insert(OpenSplit { reader: open(split, end)?, rest: None })
+                }
+            };
+            while let Some((rows, end)) = reading.next(*until, rows_max)? {
+                if rows.num_rows() > 0 && !give(split, end, rows) {
+                    return Ok(());
+                }
+            }
+            if step == last {
+                splits.remove(split);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A split that is read in steps.
+struct OpenSplit {
+    reader: Box<dyn SourceReader>,
+    /// Rows of a later step, where each starts, and where they end.
+    rest: Option<(RecordBatch, Vec<Offset>, Offset)>,
+}
+
+impl OpenSplit {
+    /// The next rows that start before `until`; `None` when all of them were given.
+    fn next(&mut self, until: Offset, rows_max: usize) -> Result<Option<(RecordBatch, Offset)>> {
+        let (rows, offsets, end) = match self.rest.take() {
+            Some(rest) => rest,
+            None => match self.reader.read(rows_max)? {
+                Read::Rows { rows, offsets, end, .. } => (rows, offsets, end),
+                Read::Idle | Read::End => return Ok(None),
+            },
+        };
+        if end <= until {
+            return Ok(Some((rows, end)));
+        }
+        let before = offsets.partition_point(|offset| *offset < until);
+        let (now, later) = (rows.slice(0, before), rows.slice(before, rows.num_rows() - before));
+        self.rest = Some((later, offsets[before..].to_vec(), end));
+        Ok((before > 0).then_some((now, until)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, AsArray, Int64Array};
+    use arrow::datatypes::Int64Type;
+
+    use super::*;
+
+    /// A row of ten bytes each, read three at a time.
+    struct Tens(VecDeque<i64>, u64);
+
+    impl SourceReader for Tens {
+        fn read(&mut self, _: usize) -> Result<Read> {
+            let rows: Vec<i64> = self.0.drain(..self.0.len().min(3)).collect();
+            if rows.is_empty() {
+                return Ok(Read::End);
+            }
+            let offsets = (0..rows.len() as u64).map(|row| Offset(self.1 + row * 10)).collect();
+            self.1 += rows.len() as u64 * 10;
+            let column: ArrayRef = Arc::new(Int64Array::from(rows));
+            let rows = RecordBatch::try_from_iter([("a", column)]).expect("a batch");
+            Ok(Read::Rows { rows, offsets, bad: Vec::new(), end: Offset(self.1) })
+        }
+    }
+
+    #[test]
+    fn rows_come_in_the_order_of_the_log() {
+        let (a, b) = (SplitId::new("a"), SplitId::new("b"));
+        let mut order = ReadingOrder::default();
+        assert!(order.is_empty());
+        for (split, end) in [(&a, 10), (&a, 20), (&b, 40), (&a, 50), (&b, 50)] {
+            order.bind(split, Offset(end));
+        }
+        assert_eq!(order.steps.len(), 4, "a split twice in a row is one step");
+        let open = |split: &SplitId, end: Offset| -> Result<Box<dyn SourceReader>> {
+            let first = if split.as_str() == "a" { 0 } else { 100 };
+            Ok(Box::new(Tens((first..first + end.0 as i64 / 10).collect(), 0)))
+        };
+        let mut seen = Vec::new();
+        order
+            .read(8, open, |_, _, rows| {
+                seen.extend(rows.column(0).as_primitive::<Int64Type>().values().iter().copied());
+                true
+            })
+            .expect("read");
+        assert_eq!(seen, [0, 1, 100, 101, 102, 103, 2, 3, 4, 104]);
+    }
+}
