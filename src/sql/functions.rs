@@ -30,6 +30,7 @@ pub(crate) fn all() -> Vec<Arc<ScalarUDF>> {
     .into_iter()
     .map(|function| Arc::new(ScalarUDF::new_from_impl(function)))
     .chain([Arc::new(super::zoned::truncation())])
+    .chain(super::jsonb::functions())
     .collect()
 }
 

@@ -8,7 +8,7 @@ use datafusion::logical_expr::planner::TypePlanner;
 use sqlparser::ast::{self, ArrayElemTypeDef, CharacterLength, ExactNumberInfo, TimezoneInfo};
 
 use super::errors::to_datafusion;
-use crate::types::{Error, Result, SqlState};
+use crate::types::{Error, JSONB, Result, SqlState};
 
 /// The time zone of every stored `timestamptz`.
 pub(crate) const UTC: &str = "UTC";
@@ -105,6 +105,7 @@ pub(crate) fn stored(data_type: &ast::DataType) -> Result<StoredType> {
         | Sql::TimestampNtz(precision) => micros(*precision, DataType::Timestamp(TimeUnit::Microsecond, None)),
         Sql::Timestamp(precision, TimezoneInfo::Tz | TimezoneInfo::WithTimeZone) => micros(*precision, timestamptz()),
         Sql::Uuid => plain(DataType::FixedSizeBinary(16)),
+        Sql::JSONB => plain(JSONB),
         Sql::Interval { fields: None, precision: None } => plain(DataType::Interval(IntervalUnit::MonthDayNano)),
         Sql::Array(ArrayElemTypeDef::SquareBracket(element, None))
         | Sql::Array(ArrayElemTypeDef::AngleBracket(element)) => Ok(StoredType::array_of(stored(element)?)),
@@ -124,8 +125,8 @@ fn custom(name: &str, modifiers: &[String]) -> Result<StoredType> {
                 .hint("Use bigint and give the value in INSERT: clink has no sequences."))
         }
         (
-            "json" | "jsonb" | "xml" | "money" | "inet" | "cidr" | "macaddr" | "oid" | "name" | "regclass" | "timetz"
-            | "hstore" | "vector" | "variant" | "bpchar",
+            "json" | "xml" | "money" | "inet" | "cidr" | "macaddr" | "oid" | "name" | "regclass" | "timetz" | "hstore"
+            | "vector" | "variant" | "bpchar",
             _,
         ) => Err(refuse(name)),
         _ => Err(Error::new(SqlState::UndefinedObject, format!("type \"{name}\" does not exist")).hint(TYPES)),
@@ -133,12 +134,11 @@ fn custom(name: &str, modifiers: &[String]) -> Result<StoredType> {
 }
 
 const TYPES: &str = "The types are smallint, int, bigint, real, double precision, numeric(p,s), text, varchar(n), \
-                     boolean, bytea, date, time, timestamp, timestamptz, interval, uuid and arrays of them.";
+                     boolean, bytea, date, time, timestamp, timestamptz, interval, uuid, jsonb and arrays of them.";
 
 fn refuse(name: &str) -> Error {
     let name = name.to_ascii_lowercase();
-    let hint =
-        if name.starts_with("json") || name.starts_with("variant") { "Store the document as text." } else { TYPES };
+    let hint = if name == "json" || name == "variant" { "Write jsonb, or text to keep the spelling." } else { TYPES };
     Error::unsupported(format!("type {name} is not supported")).hint(hint)
 }
 
@@ -213,7 +213,8 @@ pub fn sql_name(data_type: &DataType) -> String {
         DataType::Decimal128(precision, scale) if (*precision, *scale) == NUMERIC_DEFAULT => "numeric".into(),
         DataType::Decimal128(precision, scale) => format!("numeric({precision},{scale})"),
         DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal256(..) => "numeric".into(),
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "text".into(),
+        DataType::Utf8 | DataType::Utf8View => "text".into(),
+        DataType::LargeUtf8 => "jsonb".into(),
         DataType::Boolean => "boolean".into(),
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => "bytea".into(),
         DataType::FixedSizeBinary(16) => "uuid".into(),
@@ -289,6 +290,7 @@ mod tests {
             ("varchar", "character varying", DataType::Utf8),
             ("char", "character(1)", DataType::Utf8),
             ("uuid", "uuid", DataType::FixedSizeBinary(16)),
+            ("JSONB", "jsonb", JSONB),
         ] {
             let stored = named(text).expect(text);
             assert_eq!((stored.sql_type.as_str(), &stored.data_type), (sql_type, &data_type), "{text}");
@@ -300,7 +302,7 @@ mod tests {
     #[test]
     fn what_is_not_offered_is_refused_by_name() {
         for (text, code) in [
-            ("jsonb", SqlState::FeatureNotSupported),
+            ("json[]", SqlState::FeatureNotSupported),
             ("json", SqlState::FeatureNotSupported),
             ("serial", SqlState::FeatureNotSupported),
             ("nosuch", SqlState::UndefinedObject),
