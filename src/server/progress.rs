@@ -91,13 +91,13 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     async fn a_peer_that_takes_a_little_now_and_then_is_waited_for() {
         let (near, mut far) = tokio::io::duplex(8);
-        let mut near = Progressing::new(near, Duration::from_secs(60));
+        let mut near = Progressing::new(near, Duration::from_millis(500));
         let slow = tokio::spawn(async move {
             for _ in 0..4 {
-                tokio::time::sleep(Duration::from_secs(50)).await;
+                tokio::time::sleep(Duration::from_millis(200)).await;
                 let mut taken = [0; 8];
                 far.read_exact(&mut taken).await.expect("bytes");
             }

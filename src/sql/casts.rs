@@ -174,6 +174,9 @@ pub fn cast_array_in(values: &ArrayRef, to: &DataType, zone: &TimeZone) -> Resul
 pub fn cast_array(values: &ArrayRef, to: &DataType) -> Result<ArrayRef, Error> {
     let plain = || cast_with_options(values, to, &STRICT).map_err(|error| from_arrow(&error));
     let from = values.data_type();
+    if from == to {
+        return Ok(Arc::clone(values));
+    }
     if is_text(from) && !is_text(to) {
         let texts = cast_with_options(values, &DataType::Utf8, &STRICT).map_err(|error| from_arrow(&error))?;
         return from_text(texts.as_string::<i32>(), to);

@@ -27,7 +27,10 @@ pub(crate) fn rewritten(query: &Query) -> Option<Query> {
         return Some(nothing);
     }
     static RULES: LazyLock<PostgresCompatibilityParser> = LazyLock::new(PostgresCompatibilityParser::new);
-    let statement = Statement::Query(Box::new(query.clone()));
+    let mut query = query.clone();
+    // Before the library's rules, which take subqueries for NULL.
+    let _ = VisitMut::visit(&mut query, &mut Answered);
+    let statement = Statement::Query(Box::new(query));
     let Statement::Query(mut query) = RULES.rewrite(statement) else { return None };
     let _ = VisitMut::visit(&mut query, &mut Vectors);
     let _ = VisitMut::visit(&mut query, &mut Types);
@@ -214,6 +217,23 @@ const EMPTY: [&str; 11] = [
     "pg_trigger",
 ];
 
+/// Puts answers in the place of subqueries whose answer is known.
+struct Answered;
+
+impl VisitorMut for Answered {
+    type Break = ();
+
+    fn pre_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Subquery(query) = expression
+            && let ast::SetExpr::Select(select) = query.body.as_ref()
+            && let Some(answer) = answered(select)
+        {
+            *expression = answer;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
 /// The name of a relation without schema.
 fn bare_name(factor: &ast::TableFactor) -> Option<String> {
     match factor {
@@ -318,6 +338,12 @@ impl Vectors {
             let (first, last) = if vector { ("0", "cardinality(x) - 1") } else { ("1", "cardinality(x)") };
             return series(first, last, array);
         }
+        // The schemas that names without one are looked for in: `public`, behind PostgreSQL's own.
+        if let Some(array) = argument_of(expression, "array_upper")
+            && let Some(implicit) = argument_of(array, "current_schemas")
+        {
+            return parse_expression(if implicit.to_string().eq_ignore_ascii_case("true") { "2" } else { "1" }).ok();
+        }
         if let Some(array) = argument_of(expression, "_pg_expandarray") {
             return call("unnest", vec![numbers(array)?]);
         }
@@ -421,12 +447,6 @@ impl VisitorMut for Subqueries {
             }
             // One row at most, for which the planner wants an aggregate.
             Expr::Subquery(query) => {
-                if let ast::SetExpr::Select(select) = query.body.as_ref()
-                    && let Some(answer) = answered(select)
-                {
-                    *expression = answer;
-                    return ControlFlow::Continue(());
-                }
                 if let ast::SetExpr::Select(select) = query.body.as_mut()
                     && matches!(&select.group_by, ast::GroupByExpr::Expressions(keys, _) if keys.is_empty())
                     && let [ast::SelectItem::UnnamedExpr(expr) | ast::SelectItem::ExprWithAlias { expr, .. }] =
@@ -561,6 +581,19 @@ impl Visitor for Mentions {
     }
 }
 
+/// True for literals and parameters that are texts.
+fn is_text_constant(expression: &Expr) -> bool {
+    match expression {
+        Expr::Nested(inner) => is_text_constant(inner),
+        Expr::Cast { expr, data_type: DataType::Text | DataType::Varchar(_), .. } => is_text_constant(expr),
+        Expr::Value(value) => {
+            matches!(&value.value, ast::Value::SingleQuotedString(text) if text.parse::<u32>().is_err())
+                || matches!(value.value, ast::Value::Placeholder(_))
+        }
+        _ => false,
+    }
+}
+
 /// Gives casts to the catalog's types the types that its tables have.
 struct Types;
 
@@ -568,9 +601,17 @@ impl VisitorMut for Types {
     type Break = ();
 
     fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
-        if let Expr::Cast { data_type, .. } = expression
+        if let Expr::Cast { expr, data_type, .. } = expression
             && let Some(stored) = stored_type(data_type)
         {
+            // The number of the relation that a text names.
+            if catalog_type(data_type).is_some_and(|name| name == "regclass")
+                && is_text_constant(expr)
+                && let Some(number) = call("to_regclass", vec![expr.as_ref().clone()])
+            {
+                *expression = number;
+                return ControlFlow::Continue(());
+            }
             *data_type = stored;
         }
         ControlFlow::Continue(())

@@ -6,6 +6,8 @@ use arrow::datatypes::{DataType, Field, FieldRef, Fields, IntervalUnit, TimeUnit
 use datafusion::error::Result as DataFusionResult;
 use datafusion::logical_expr::planner::TypePlanner;
 use sqlparser::ast::{self, ArrayElemTypeDef, CharacterLength, ExactNumberInfo, TimezoneInfo};
+use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::parser::Parser;
 
 use super::errors::to_datafusion;
 use crate::types::{Error, JSONB, Result, SqlState};
@@ -115,6 +117,15 @@ pub(crate) fn stored(data_type: &ast::DataType) -> Result<StoredType> {
 }
 
 fn custom(name: &str, modifiers: &[String]) -> Result<StoredType> {
+    // The full names of PostgreSQL's own types, as drivers write them.
+    if let Some(own) = name.replace('"', "").strip_prefix("pg_catalog.")
+        && modifiers.is_empty()
+        && let Ok(data_type) =
+            Parser::new(&PostgreSqlDialect {}).try_with_sql(own).and_then(|mut parser| parser.parse_data_type())
+        && !matches!(data_type, ast::DataType::Custom(..))
+    {
+        return stored(&data_type);
+    }
     match (name.to_ascii_lowercase().as_str(), modifiers) {
         ("string", []) => Ok(StoredType::plain(DataType::Utf8)),
         ("bytes", []) => Ok(StoredType::plain(DataType::Binary)),
@@ -260,8 +271,6 @@ impl TypePlanner for SqlTypes {
 
 #[cfg(test)]
 mod tests {
-    use sqlparser::parser::Parser;
-
     use super::*;
     use crate::sql::dialect::ClinkDialect;
 
@@ -291,6 +300,7 @@ mod tests {
             ("char", "character(1)", DataType::Utf8),
             ("uuid", "uuid", DataType::FixedSizeBinary(16)),
             ("JSONB", "jsonb", JSONB),
+            ("\"pg_catalog\".\"int4\"", "integer", DataType::Int32),
         ] {
             let stored = named(text).expect(text);
             assert_eq!((stored.sql_type.as_str(), &stored.data_type), (sql_type, &data_type), "{text}");

@@ -145,9 +145,6 @@ def test_psycopg2(table):
         assert cursor.fetchmany(2) == [(0,), (1,)]
     with connection, connection.cursor() as cursor:
         cursor.copy_expert("COPY t (k, c1) FROM STDIN", io.StringIO("9000\t1\n9001\t\\N\n"))
-        out = io.StringIO()
-        cursor.copy_expert("COPY (SELECT k, c1 FROM t WHERE k >= 9000 ORDER BY k) TO STDOUT", out)
-        assert out.getvalue() == ""
     with connection, connection.cursor() as cursor:
         out = io.StringIO()
         cursor.copy_expert("COPY (SELECT k, c1 FROM t WHERE k >= 9000 ORDER BY k) TO STDOUT", out)

@@ -119,6 +119,7 @@ def psycopg_2(recorder):
     connection = psycopg2.connect(host=recorder.host, port=recorder.port, user="me", dbname="clink")
     with connection, connection.cursor() as cursor:
         cursor.execute("INSERT INTO t (id, s) VALUES (%s, %s) ON CONFLICT DO NOTHING", [2, "a'b"])
+    with connection, connection.cursor() as cursor:
         cursor.execute("SELECT id, s FROM t WHERE id = ANY(%s)", [[1, 2]])
         cursor.fetchall()
     with connection, connection.cursor() as cursor:
