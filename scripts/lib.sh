@@ -56,9 +56,9 @@ make_venv() {
 
 # node-postgres, below the user's cache; made once.
 make_node() {
-    [[ -d $CACHE/clink-node/node_modules/pg ]] && return 0
-    timeout 300 npm install --silent --no-audit --no-fund --prefix "$CACHE/clink-node" 'pg@8' >&2 ||
-        die "could not install the package pg of node"
+    [[ -d $CACHE/clink-node/node_modules/pg-copy-streams ]] && return 0
+    timeout 300 npm install --silent --no-audit --no-fund --prefix "$CACHE/clink-node" 'pg@8' 'pg-copy-streams@7' >&2 ||
+        die "could not install the packages pg and pg-copy-streams of node"
 }
 
 # Builds the binary unless CLINK_BIN names one, and exports CLINK_BIN.

@@ -18,7 +18,7 @@ use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clink::engine::{Engine, EngineConfig};
 use clink::env::Env;
 use clink::server::{BoundSockets, Listen, ServerAddresses};
-use clink::types::Error;
+use clink::types::{Error, Limits};
 
 /// Planning walks expressions by recursion, as deep as the parser lets them be.
 const IO_STACK_BYTES: usize = 8 << 20;
@@ -52,6 +52,9 @@ struct ServeFlags {
     /// Where to serve PostgreSQL's protocol; port 0 picks a free one.
     #[arg(long, env = "CLINK_PG", default_value = "127.0.0.1:7432", value_name = "HOST:PORT|off")]
     pg: String,
+    /// A folder in which to serve PostgreSQL's protocol over a Unix socket, for this user alone.
+    #[arg(long, env = "CLINK_PG_SOCKET", value_name = "DIR")]
+    pg_socket: Option<PathBuf>,
     /// Where to serve HTTP; port 0 picks a free one.
     #[arg(long, env = "CLINK_HTTP", default_value = "127.0.0.1:8081", value_name = "HOST:PORT|off")]
     http: String,
@@ -64,6 +67,9 @@ struct ServeFlags {
     /// How much to log on stderr.
     #[arg(long, env = "CLINK_LOG", value_enum, default_value_t = LogLevel::Info, value_name = "LEVEL")]
     log: LogLevel,
+    /// A limit on what clients may take, such as sessions=500; docs/postgres.md lists them.
+    #[arg(long, env = "CLINK_LIMIT", value_name = "NAME=VALUE", value_delimiter = ',')]
+    limit: Vec<String>,
     /// Where jobs keep their state; only memory:// is supported yet.
     #[arg(long, env = "CLINK_STATE_BACKEND", default_value = "memory://", value_name = "URI")]
     state_backend: String,
@@ -135,7 +141,8 @@ fn check(flags: ServeFlags) -> Result<ServeConfig, String> {
             return Err(format!("{flag} is not supported yet: leave it out"));
         }
     }
-    let listen = Listen { pg: address("--pg", &flags.pg)?, http: address("--http", &flags.http)? };
+    let listen =
+        Listen { pg: address("--pg", &flags.pg)?, http: address("--http", &flags.http)?, pg_socket: flags.pg_socket };
     if listen == Listen::default() {
         return Err("--pg and --http are both off: nobody could reach the server".to_owned());
     }
@@ -144,7 +151,11 @@ fn check(flags: ServeFlags) -> Result<ServeConfig, String> {
         Some(bytes) => bytes,
         None => memory::default_budget(),
     };
-    Ok(ServeConfig { engine: EngineConfig { data_dir: flags.data_dir, workers, memory_bytes }, listen })
+    let mut limits = Limits::default();
+    for assignment in &flags.limit {
+        limits.set(assignment).map_err(|error| format!("--limit {error}"))?;
+    }
+    Ok(ServeConfig { engine: EngineConfig { data_dir: flags.data_dir, workers, memory_bytes, limits }, listen })
 }
 
 /// What the flag says, or the number of cores.
@@ -260,7 +271,7 @@ async fn run_server(config: ServeConfig) -> Result<(), Error> {
 }
 
 /// The one line on stdout.
-fn announce(addresses: ServerAddresses) {
+fn announce(addresses: &ServerAddresses) {
     let show = |address: Option<SocketAddr>| address.map_or_else(|| "off".to_owned(), |a| a.to_string());
     let line = format!("clink ready pg={} http={}\n", show(addresses.pg), show(addresses.http));
     let mut stdout = std::io::stdout().lock();
@@ -318,7 +329,9 @@ mod tests {
 
     #[test]
     fn what_is_refused_says_why() {
-        let cases: [(&[&str], &str); 6] = [
+        let cases: [(&[&str], &str); 8] = [
+            (&["--limit", "sessions=none"], "--limit sessions"),
+            (&["--limit", "session=1"], "the limits are sessions, "),
             (&["--pg", "0.0.0.0:7432"], "authentication"),
             (&["--pg", "off", "--http", "off"], "both off"),
             (&["--state-backend", "rocksdb:///x"], "only memory://"),

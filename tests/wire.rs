@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures::{SinkExt as _, StreamExt as _, TryStreamExt as _};
 use served::Server;
 use tokio_postgres::NoTls;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{FromSql, IsNull, ToSql, Type, to_sql_checked};
 
 async fn one<T>(client: &tokio_postgres::Client, sql: &str) -> T
 where
@@ -103,4 +103,69 @@ async fn a_client_does_what_it_does_with_postgresql() {
 
     let rows = client.query_raw("SELECT k FROM v WHERE k < $1", [10_i32]).await.expect("rows");
     assert_eq!(pin!(rows).count().await, 9);
+}
+
+/// A value as its bytes in binary format, whatever its type.
+#[derive(Debug, PartialEq, Eq)]
+struct Raw(Vec<u8>);
+
+type Fault = Box<dyn std::error::Error + Sync + Send>;
+
+impl ToSql for Raw {
+    fn to_sql(&self, _: &Type, out: &mut bytes::BytesMut) -> Result<IsNull, Fault> {
+        out.extend_from_slice(&self.0);
+        Ok(IsNull::No)
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+
+    to_sql_checked!();
+}
+
+impl<'a> FromSql<'a> for Raw {
+    fn from_sql(_: &Type, raw: &'a [u8]) -> Result<Raw, Fault> {
+        Ok(Raw(raw.to_vec()))
+    }
+
+    fn accepts(_: &Type) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn binary_values_of_every_other_type_come_back() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let data = directory.path().join("data");
+    std::fs::create_dir(&data).expect("made");
+    let server = Server::start(&data, 1);
+    let connection = server.connect().await.expect("a connection");
+    let client = &connection.client;
+    let joined = |parts: &[&[u8]]| parts.concat();
+    let values: [(&str, Type, Vec<u8>); 9] = [
+        ("date", Type::DATE, (-730_119_i32).to_be_bytes().to_vec()),
+        ("time", Type::TIME, 86_399_999_999_i64.to_be_bytes().to_vec()),
+        ("timestamp", Type::TIMESTAMP, (-1_i64).to_be_bytes().to_vec()),
+        ("timestamptz", Type::TIMESTAMPTZ, 410_331_600_500_000_i64.to_be_bytes().to_vec()),
+        (
+            "interval",
+            Type::INTERVAL,
+            joined(&[&(-5_i64).to_be_bytes(), &3_i32.to_be_bytes(), &(-14_i32).to_be_bytes()]),
+        ),
+        ("uuid", Type::UUID, (0_u8..16).collect()),
+        // -12345.67: two groups of four digits, and one behind the point.
+        ("numeric(12,2)", Type::NUMERIC, vec![0, 3, 0, 1, 0x40, 0, 0, 2, 0, 1, 0x09, 0x29, 0x1a, 0x2c]),
+        ("varchar(10)", Type::VARCHAR, "é".as_bytes().to_vec()),
+        ("jsonb", Type::JSONB, joined(&[&[1], b"{\"a\": [1, null]}"])),
+    ];
+    for (at, (name, kind, bytes)) in values.into_iter().enumerate() {
+        client.batch_execute(&format!("CREATE TABLE b{at} (k int PRIMARY KEY, a {name})")).await.expect(name);
+        let insert = client.prepare(&format!("INSERT INTO b{at} VALUES (1, $1) RETURNING a")).await.expect(name);
+        let text = [Type::TEXT, kind.clone()];
+        assert!(text.contains(&insert.params()[0]), "{name}: {:?}", insert.params());
+        let row = client.query_one(&insert, &[&Raw(bytes.clone())]).await.expect(name);
+        assert_eq!(row.columns()[0].type_(), &if kind == Type::VARCHAR { Type::TEXT } else { kind }, "{name}");
+        assert_eq!(row.get::<_, Raw>(0), Raw(bytes), "{name}");
+    }
 }

@@ -12,7 +12,7 @@ use clink::engine::{Answer, Engine, EngineConfig, Session};
 use clink::env::Env;
 use clink::server::{BoundSockets, Listen};
 use clink::types::text::{Column, JsonObjects};
-use clink::types::{Error, SqlState};
+use clink::types::{Error, Limits, SqlState};
 use futures::StreamExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -63,11 +63,12 @@ pub(super) async fn run(flags: DemoFlags) -> Result<(), Error> {
     let started = Instant::now();
     let env = Env::system();
     let local = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-    let sockets = BoundSockets::bind(Listen { pg: local, http: local }).await?;
+    let sockets = BoundSockets::bind(Listen { pg: local, http: local, pg_socket: None }).await?;
     let config = EngineConfig {
         data_dir: directory.path().join("data"),
         workers: default_workers(flags.workers),
         memory_bytes: memory::default_budget(),
+        limits: Limits::default(),
     };
     let engine = Engine::open(config, env.clone()).await?;
     let server = sockets.serve(Arc::clone(&engine), env)?;

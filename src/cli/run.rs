@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use clink::engine::{Answer, Engine, EngineConfig, Notice, Session};
 use clink::env::{Env, Step};
 use clink::types::text::{Column, JsonObjects};
-use clink::types::{Error, SqlState};
+use clink::types::{Error, Limits, SqlState};
 use futures::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 
@@ -63,6 +63,7 @@ pub(super) async fn run(flags: RunFlags) -> Result<(), Error> {
         data_dir: directory.path().to_owned(),
         workers: default_workers(flags.workers),
         memory_bytes: flags.memory.unwrap_or_else(memory::default_budget),
+        limits: Limits::default(),
     };
     let engine = Engine::open(config, Env::system()).await?;
     let cancel = CancellationToken::new();

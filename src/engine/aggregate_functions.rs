@@ -128,7 +128,7 @@ impl AggregateUDFImpl for Aggregate {
         let coerced: Vec<DataType> = arguments
             .iter()
             .map(|argument| match argument {
-                DataType::Utf8View | DataType::LargeUtf8 => DataType::Utf8,
+                DataType::Utf8View => DataType::Utf8,
                 DataType::Null if wanted == 2 => DataType::Utf8,
                 DataType::Null if self.function != AggregateFunction::ArrayAgg => DataType::Float64,
                 DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64 | DataType::Int8 => {

@@ -8,7 +8,7 @@ use datafusion::execution::SendableRecordBatchStream;
 
 use super::copy::CopyIn;
 use crate::sql::CopyOptions;
-use crate::types::{Error, RelationId, Time};
+use crate::types::{Error, Limits, RelationId, Time};
 
 /// How an engine runs.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct EngineConfig {
     pub workers: usize,
     /// The budget of memory for the process, in bytes.
     pub memory_bytes: u64,
+    /// What clients may take.
+    pub limits: Limits,
 }
 
 /// What a statement answers.

@@ -10,7 +10,7 @@ use arrow::compute::concat;
 use sqlparser::ast;
 
 use crate::sql::{self, Copy, CopyDirection, CopyOptions, CopySubject, StatementKind};
-use crate::types::{Chunk, Error, Result, SqlState, TimeZone};
+use crate::types::{Chunk, Error, Limit, Limits, Result, SqlState, TimeZone};
 
 use super::api::{Answer, Tag};
 use super::dml::assign::{coerce_literals, table_rows};
@@ -19,9 +19,6 @@ use super::dml::insert::with_defaults;
 use super::dml::statement::{self, Changes, Target, column_index, evaluator, turns, write};
 use super::interrupt::Interrupt;
 use super::session::Session;
-
-/// The most bytes that one COPY may bring.
-const COPY_BYTES_MAX: usize = 1 << 30;
 
 /// Rows on their way into a table.
 pub struct CopyIn {
@@ -33,12 +30,18 @@ pub struct CopyIn {
     parts: Vec<Vec<ArrayRef>>,
     rows: usize,
     bytes: usize,
+    limits: Arc<Limits>,
 }
 
 impl CopyIn {
     /// How rows are written.
     pub fn options(&self) -> &CopyOptions {
         &self.options
+    }
+
+    /// What a client may take.
+    pub fn limits(&self) -> &Arc<Limits> {
+        &self.limits
     }
 
     /// The name of the table.
@@ -93,12 +96,10 @@ impl CopyIn {
         }
         self.rows += rows;
         self.parts.push(part);
-        if self.bytes > COPY_BYTES_MAX {
-            return Err(Error::new(
-                SqlState::ProgramLimitExceeded,
-                format!("the rows of one COPY may take at most {COPY_BYTES_MAX} bytes"),
-            )
-            .hint("Copy in several parts."));
+        let most = self.limits.size(Limit::CopyBytes);
+        if self.bytes > most {
+            let message = format!("the rows of one COPY may take at most {most} bytes");
+            return Err(self.limits.exceeded(Limit::CopyBytes, message).hint("Copy in several parts."));
         }
         Ok(())
     }
@@ -151,6 +152,7 @@ pub(crate) async fn copy(session: &mut Session, copy: &Copy, interrupt: &Interru
                 parts: Vec::new(),
                 rows: 0,
                 bytes: 0,
+                limits: Arc::clone(session.limits()),
             })))
         }
         (CopyDirection::In, CopySubject::Query(_)) => Err(Error::internal("COPY of a query FROM")),

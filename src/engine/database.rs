@@ -14,7 +14,7 @@ use crate::catalog::{Catalog, CatalogStore, Definition, Object, ObjectKind};
 use crate::connectors::{Connectors, SourceTable};
 use crate::env::Env;
 use crate::sql;
-use crate::types::{Error, RelationId, Result, Time};
+use crate::types::{Error, Limits, RelationId, Result, Time};
 
 use super::aggregate_functions;
 use super::api::{Column, EngineConfig, JobInfo, ViewInfo};
@@ -45,6 +45,7 @@ pub struct Engine {
     base_state: Arc<SessionState>,
     closed: CancellationToken,
     queries: QueryThreads,
+    limits: Arc<Limits>,
 }
 
 /// What writers of one table share.
@@ -96,6 +97,7 @@ impl Engine {
             ddl: Arc::default(),
             closed: CancellationToken::new(),
             queries: QueryThreads::start(workers)?,
+            limits: Arc::new(config.limits),
         });
         recovery::recover(&engine, records).await?;
         Ok(engine)
@@ -104,6 +106,11 @@ impl Engine {
     /// A session for one client.
     pub fn session(self: &Arc<Self>) -> Session {
         Session::new(Arc::clone(self))
+    }
+
+    /// What clients may take.
+    pub fn limits(&self) -> &Arc<Limits> {
+        &self.limits
     }
 
     /// All jobs: tables, connector tables and materialized views, by id.

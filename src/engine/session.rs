@@ -10,7 +10,7 @@ use crate::catalog::Catalog;
 use crate::sql::{
     self, CursorStatement, Discard, Parameter, PreparedStatement, SetVariable, Statement, StatementKind, Transaction,
 };
-use crate::types::{Error, Result, SqlState, Time, TimeZone};
+use crate::types::{Error, Limit, Limits, Result, SqlState, Time, TimeZone};
 
 use super::api::{Answer, Notice, Tag};
 use super::coordinator::ReadBound;
@@ -25,9 +25,6 @@ use super::settings::{ReadMode, Settings};
 use super::sql_cursors::Cursors;
 use super::transaction::{Block, TransactionStatus};
 use super::{ddl, dml, read, show, sink_ddl};
-
-/// The most prepared statements of a session.
-const PREPARED_MAX: usize = 10_000;
 
 /// One client's state: settings, what it prepared, its transaction block, and the times it has seen.
 pub struct Session {
@@ -59,7 +56,12 @@ impl Session {
     /// # Errors
     /// 42601 for what is not SQL, 0A000 for what is refused by name.
     pub fn parse(&self, sql: &str) -> Result<Vec<Statement>> {
-        sql::parse(sql)
+        sql::parse_within(sql, self.engine.limits())
+    }
+
+    /// What clients may take.
+    pub fn limits(&self) -> &Arc<Limits> {
+        self.engine.limits()
     }
 
     /// Runs one statement. When `cancel` fires, it ends within a second with 57014, wherever it is.
@@ -168,12 +170,13 @@ impl Session {
             )
             .hint(format!("DEALLOCATE {name} first, or choose another name.")));
         }
-        if self.prepared.len() >= PREPARED_MAX {
-            return Err(Error::new(
-                SqlState::ProgramLimitExceeded,
-                format!("a session may have at most {PREPARED_MAX} prepared statements"),
-            )
-            .hint("DEALLOCATE those that are done."));
+        let most = self.limits().size(Limit::PreparedStatements);
+        if self.prepared.len() >= most {
+            let message = format!("a session may have at most {most} prepared statements");
+            return Err(self
+                .limits()
+                .exceeded(Limit::PreparedStatements, message)
+                .hint("DEALLOCATE those that are done."));
         }
         Ok(())
     }
@@ -447,8 +450,8 @@ impl Session {
                 Ok(done("BEGIN"))
             }
             Transaction::Savepoint(name) => {
-                let settings = self.settings.clone();
-                self.open_block("SAVEPOINT")?.save(name, settings)?;
+                let (settings, limits) = (self.settings.clone(), Arc::clone(self.limits()));
+                self.open_block("SAVEPOINT")?.save(name, settings, &limits)?;
                 Ok(done("SAVEPOINT"))
             }
             Transaction::Release(name) => {
@@ -603,7 +606,7 @@ impl Session {
                     )
                     .hint("BEGIN first, or write WITH HOLD."));
                 }
-                self.cursors.check_new(name)?;
+                self.cursors.check_new(name, self.engine.limits())?;
                 let opened = self.open(query, interrupt).await?;
                 self.cursors.declare(name.clone(), *hold, opened.schema, opened.rows);
                 Ok(done("DECLARE CURSOR"))

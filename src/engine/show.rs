@@ -8,7 +8,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 
 use crate::catalog::{self, Definition, Object};
 use crate::sql::{self, Describe, Explain, Name, ObjectKind, Show};
-use crate::types::{Error, Result, SqlState};
+use crate::types::{Error, Limit, Limits, Result, SqlState};
 
 use super::api::{Answer, JobInfo, Tag};
 use super::database::columns;
@@ -90,6 +90,19 @@ pub(crate) fn settings_columns(settings: &Settings) -> Vec<ArrayRef> {
         texts(all.iter().map(|(name, _, _)| *name)),
         texts(all.iter().map(|(_, value, _)| *value)),
         texts(all.iter().map(|(_, _, description)| *description)),
+    ]
+}
+
+/// The columns of `clink_catalog.limits`.
+pub(crate) fn limit_columns(limits: &Limits) -> Vec<ArrayRef> {
+    let all = Limit::ALL.iter();
+    let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    vec![
+        texts(all.clone().map(|limit| limit.name())),
+        Arc::new(all.clone().map(|limit| Some(number(limits.get(*limit)))).collect::<Int64Array>()),
+        texts(all.clone().map(|limit| limit.unit().name())),
+        Arc::new(all.clone().map(|limit| Some(number(limit.default_value()))).collect::<Int64Array>()),
+        texts(all.map(|limit| limit.description())),
     ]
 }
 

@@ -13,13 +13,10 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::StreamExt as _;
 
 use crate::sql::Fetch;
-use crate::types::{Error, Result, SqlState};
+use crate::types::{Error, Limit, Limits, Result, SqlState};
 
 use super::api::{Answer, Tag};
 use super::interrupt::Interrupt;
-
-/// The most cursors of a session.
-const CURSORS_MAX: usize = 1_000;
 
 /// The cursors of a session.
 #[derive(Default)]
@@ -39,17 +36,15 @@ impl Cursors {
     ///
     /// # Errors
     /// 42P03, 54000.
-    pub(crate) fn check_new(&self, name: &str) -> Result<()> {
+    pub(crate) fn check_new(&self, name: &str, limits: &Limits) -> Result<()> {
         if self.0.contains_key(name) {
             return Err(Error::new(SqlState::DuplicateCursor, format!("cursor \"{name}\" already exists"))
                 .hint(format!("CLOSE {name} first, or choose another name.")));
         }
-        if self.0.len() >= CURSORS_MAX {
-            return Err(Error::new(
-                SqlState::ProgramLimitExceeded,
-                format!("a session may have at most {CURSORS_MAX} cursors"),
-            )
-            .hint("CLOSE those that are done."));
+        let most = limits.size(Limit::Cursors);
+        if self.0.len() >= most {
+            let message = format!("a session may have at most {most} cursors");
+            return Err(limits.exceeded(Limit::Cursors, message).hint("CLOSE those that are done."));
         }
         Ok(())
     }

@@ -48,6 +48,17 @@ const TABLES: &[SystemTable] = &[
         rows: |engine| show::job_columns(&engine.jobs()),
     },
     SystemTable {
+        name: "limits",
+        columns: &[
+            ("name", DataType::Utf8),
+            ("setting", DataType::Int64),
+            ("unit", DataType::Utf8),
+            ("standard", DataType::Int64),
+            ("description", DataType::Utf8),
+        ],
+        rows: |engine| show::limit_columns(engine.limits()),
+    },
+    SystemTable {
         name: "settings",
         columns: &[("name", DataType::Utf8), ("setting", DataType::Utf8), ("description", DataType::Utf8)],
         rows: |_| show::settings_columns(&Settings::default()),

@@ -18,19 +18,13 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 
 use crate::sql::{StatementKind, TransactionModes};
-use crate::types::{Error, RelationId, Result, SqlState, Time};
+use crate::types::{Error, Limit, Limits, RelationId, Result, SqlState, Time};
 
 use super::coordinator::{Coordinator, Pin, ReadBound, TableWrite};
 use super::database::Writer;
 use super::pending::Pending;
 use super::settings::Settings;
 use super::turns::{HolderId, Turn};
-
-/// The most bytes of changes that a block may hold.
-const PENDING_BYTES_MAX: usize = 1 << 30;
-
-/// The most savepoints of a block.
-const SAVEPOINTS_MAX: usize = 1_000;
 
 /// Where a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,13 +106,11 @@ impl Block {
     ///
     /// # Errors
     /// 54000 when there are too many.
-    pub(crate) fn save(&mut self, name: String, settings: Settings) -> Result<()> {
-        if self.savepoints.len() >= SAVEPOINTS_MAX {
-            return Err(Error::new(
-                SqlState::ProgramLimitExceeded,
-                format!("a transaction block may have at most {SAVEPOINTS_MAX} savepoints"),
-            )
-            .hint("RELEASE those that are done."));
+    pub(crate) fn save(&mut self, name: String, settings: Settings, limits: &Limits) -> Result<()> {
+        let most = limits.size(Limit::Savepoints);
+        if self.savepoints.len() >= most {
+            let message = format!("a transaction block may have at most {most} savepoints");
+            return Err(limits.exceeded(Limit::Savepoints, message).hint("RELEASE those that are done."));
         }
         self.savepoints.push(Savepoint {
             name,
@@ -226,7 +218,7 @@ impl Block {
     ///
     /// # Errors
     /// 54000 when they are too many.
-    pub(crate) fn keep(&mut self, writes: Vec<TableWrite>, writers: Vec<Arc<Writer>>) -> Result<()> {
+    pub(crate) fn keep(&mut self, writes: Vec<TableWrite>, writers: Vec<Arc<Writer>>, limits: &Limits) -> Result<()> {
         let pending = Arc::make_mut(&mut self.pending);
         for (write, writer) in writes.into_iter().zip(writers) {
             let Some(schema) = write.changes.first().map(crate::types::Chunk::schema) else { continue };
@@ -235,12 +227,10 @@ impl Block {
                 self.writers.push((write.table, writer));
             }
         }
-        if pending.bytes() > PENDING_BYTES_MAX {
-            return Err(Error::new(
-                SqlState::ProgramLimitExceeded,
-                format!("the changes of a transaction block may take at most {PENDING_BYTES_MAX} bytes"),
-            )
-            .hint("Commit more often."));
+        let most = limits.size(Limit::BlockBytes);
+        if pending.bytes() > most {
+            let message = format!("the changes of a transaction block may take at most {most} bytes");
+            return Err(limits.exceeded(Limit::BlockBytes, message).hint("Commit more often."));
         }
         Ok(())
     }

@@ -41,7 +41,8 @@ impl AggregateFunction {
                 _ => return refuse(),
             },
             AggregateFunction::Min | AggregateFunction::Max => match argument {
-                List(_) | Struct(_) | Map(..) | Boolean => return refuse(),
+                // Documents have no order.
+                List(_) | Struct(_) | Map(..) | Boolean | LargeUtf8 => return refuse(),
                 other => other.clone(),
             },
             AggregateFunction::BoolAnd | AggregateFunction::BoolOr => match argument {

@@ -23,6 +23,9 @@ pub(crate) fn fields(error: &Error) -> ErrorFields {
         tracing::error!(error = %error, detail = error.detail_text(), "internal error sent to a client");
     }
     super::metrics::error(error.code());
+    if let Some(limit) = error.limit_hit() {
+        super::metrics::limit_hit(limit);
+    }
     // A zero byte would end a field of the wire early.
     let clean = |text: &str| {
         if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text.to_owned() }

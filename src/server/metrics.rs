@@ -6,13 +6,16 @@ use metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 use crate::engine::{Engine, JobInfo};
-use crate::types::SqlState;
+use crate::types::{Limit, Limits, SqlState};
 
 const SESSIONS: &str = "clink_pg_sessions";
 const STATEMENTS: &str = "clink_sql_statements_total";
 const ERRORS: &str = "clink_sql_errors_total";
 const ROWS: &str = "clink_pg_rows_sent_total";
 const LIMITS: &str = "clink_limit_hits_total";
+const LIMIT_VALUES: &str = "clink_limit_value";
+const BAD_MESSAGES: &str = "clink_pg_bad_messages_total";
+const IDLE_BLOCKS: &str = "clink_pg_idle_blocks_ended_total";
 const REQUESTS: &str = "clink_http_requests_total";
 const JOB_ROWS_IN: &str = "clink_job_rows_in_total";
 const JOB_ROWS_OUT: &str = "clink_job_rows_out_total";
@@ -30,6 +33,9 @@ fn exporter() -> Option<&'static PrometheusHandle> {
             describe_counter!(ERRORS, Unit::Count, "Errors sent, by the class of their SQLSTATE");
             describe_counter!(ROWS, Unit::Count, "Rows sent over PostgreSQL's protocol");
             describe_counter!(LIMITS, Unit::Count, "Limits that were hit, by name");
+            describe_gauge!(LIMIT_VALUES, "What a limit is set to, in its unit");
+            describe_counter!(BAD_MESSAGES, Unit::Count, "Messages of clients that the protocol does not allow");
+            describe_counter!(IDLE_BLOCKS, Unit::Count, "Transaction blocks that were left alone for too long");
             describe_counter!(REQUESTS, Unit::Count, "HTTP requests");
             describe_gauge!(JOB_ROWS_IN, "Changed rows that a job took in since the start of the server");
             describe_gauge!(JOB_ROWS_OUT, "Changed rows that a job put out since the start of the server");
@@ -40,9 +46,13 @@ fn exporter() -> Option<&'static PrometheusHandle> {
         .as_ref()
 }
 
-/// Begins to count.
-pub(super) fn start() {
+/// Begins to count; every limit shows its value, and that it was not hit yet.
+pub(super) fn start(limits: &Limits) {
     let _ = exporter();
+    for limit in Limit::ALL {
+        gauge!(LIMIT_VALUES, "limit" => limit.name()).set(limits.get(*limit) as f64);
+        counter!(LIMITS, "limit" => limit.name()).increment(0);
+    }
 }
 
 /// So many sessions are open.
@@ -67,8 +77,18 @@ pub(super) fn rows(count: u64) {
 }
 
 /// A limit was hit.
-pub(super) fn limit_hit(limit: &'static str) {
-    counter!(LIMITS, "limit" => limit).increment(1);
+pub(super) fn limit_hit(limit: Limit) {
+    counter!(LIMITS, "limit" => limit.name()).increment(1);
+}
+
+/// Bytes came that are no message.
+pub(super) fn bad_message() {
+    counter!(BAD_MESSAGES).increment(1);
+}
+
+/// A transaction block was left alone for too long.
+pub(super) fn idle_block_ended() {
+    counter!(IDLE_BLOCKS).increment(1);
 }
 
 /// A request came.

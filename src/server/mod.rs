@@ -16,5 +16,6 @@ mod listen;
 mod metrics;
 mod pg_types;
 mod pgwire;
+mod progress;
 
 pub use listen::{BoundSockets, Listen, Server, ServerAddresses};

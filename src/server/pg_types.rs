@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, IntervalUnit, TimeUnit};
 use pgwire::api::Type;
 
-use crate::types::type_oid;
+use crate::types::{JSONB, type_oid};
 
 /// The PostgreSQL type of which a column's text is a value.
 pub(crate) fn pg_type(data_type: &DataType) -> Type {
@@ -25,9 +25,8 @@ pub(crate) fn stored_type(kind: &Type) -> Option<DataType> {
         Type::FLOAT4 => DataType::Float32,
         Type::FLOAT8 => DataType::Float64,
         Type::NUMERIC => DataType::Decimal128(38, 10),
-        Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::CHAR | Type::JSON | Type::JSONB => {
-            DataType::Utf8
-        }
+        Type::TEXT | Type::VARCHAR | Type::BPCHAR | Type::NAME | Type::CHAR | Type::JSON => DataType::Utf8,
+        Type::JSONB => JSONB,
         Type::BYTEA => DataType::Binary,
         Type::UUID => DataType::FixedSizeBinary(16),
         Type::DATE => DataType::Date32,

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, FixedSizeBinaryArray, ListArray, PrimitiveArray, StringArray,
+    Array, ArrayRef, AsArray, BooleanArray, FixedSizeBinaryArray, LargeStringArray, ListArray, PrimitiveArray,
+    StringArray,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::compute::{CastOptions, cast_with_options};
@@ -29,7 +30,7 @@ use super::errors::{from_arrow, to_arrow, to_datafusion};
 use super::types::{UTC, sql_name};
 use super::zone::{names_zone, zone_of};
 use crate::types::text::parse::parse_timestamp;
-use crate::types::{Error, SqlState, TimeZone};
+use crate::types::{Error, SqlState, TimeZone, json};
 
 /// The function's name in plans.
 pub(crate) const NAME: &str = "pg_cast";
@@ -55,7 +56,7 @@ pub fn cast(expression: Expr, from: &DataType, to: &DataType) -> Expr {
 }
 
 fn is_text(data_type: &DataType) -> bool {
-    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+    matches!(data_type, DataType::Utf8 | DataType::Utf8View)
 }
 
 /// True for pairs that can fail, or whose result DataFusion words or rounds otherwise.
@@ -64,6 +65,7 @@ fn is_ours(from: &DataType, to: &DataType) -> bool {
     match (from, to) {
         (from, to) if is_text(from) => !is_text(to) && !matches!(to, Struct(_) | Map(..) | Null),
         (List(_), Utf8) => true,
+        (LargeUtf8, Utf8 | Boolean | Int16 | Int32 | Int64 | Float32 | Float64 | Decimal128(..)) => true,
         (
             Float32 | Float64 | Decimal128(..) | Timestamp(..) | Time64(_) | Interval(_) | Binary | FixedSizeBinary(16),
             Utf8,
@@ -172,6 +174,9 @@ pub fn cast_array_in(values: &ArrayRef, to: &DataType, zone: &TimeZone) -> Resul
 pub fn cast_array(values: &ArrayRef, to: &DataType) -> Result<ArrayRef, Error> {
     let plain = || cast_with_options(values, to, &STRICT).map_err(|error| from_arrow(&error));
     let from = values.data_type();
+    if from == to {
+        return Ok(Arc::clone(values));
+    }
     if is_text(from) && !is_text(to) {
         let texts = cast_with_options(values, &DataType::Utf8, &STRICT).map_err(|error| from_arrow(&error))?;
         return from_text(texts.as_string::<i32>(), to);
@@ -203,6 +208,7 @@ pub fn cast_array(values: &ArrayRef, to: &DataType) -> Result<ArrayRef, Error> {
             texts::<IntervalMonthDayNanoType>(values, |value| Ok(interval_to_text(value)))
         }
         (DataType::List(_), DataType::Utf8) => return array_texts(values),
+        (DataType::LargeUtf8, to) if *to != DataType::Utf8 => return from_documents(values, to),
         (DataType::Binary, DataType::Utf8) => {
             let texts: StringArray = values.as_binary::<i32>().iter().map(|bytes| bytes.map(bytes_to_text)).collect();
             Ok(Arc::new(texts) as ArrayRef)
@@ -416,6 +422,30 @@ fn arrays_from_text(texts: &StringArray, element: &FieldRef, to: &DataType) -> R
     Ok(Arc::new(list.map_err(|error| from_arrow(&error))?))
 }
 
+/// Numbers and truth values out of documents.
+fn from_documents(values: &ArrayRef, to: &DataType) -> Result<ArrayRef, Error> {
+    let wanted = if *to == DataType::Boolean { "boolean" } else { "number" };
+    let texts = values
+        .as_string::<i64>()
+        .iter()
+        .map(|document| match document {
+            None | Some("null") => Ok(None),
+            Some(document) if json::type_of(document) == wanted => Ok(Some(document)),
+            Some(document) => {
+                let (kind, to) = (json::type_of(document), sql_name(to));
+                Err(Error::new(SqlState::InvalidParameterValue, format!("cannot cast jsonb {kind} to type {to}"))
+                    .hint("Take the text out with ->> or #>> '{}', and cast that."))
+            }
+        })
+        .collect::<Result<StringArray, Error>>()?;
+    // Numbers are rounded to integers, as a numeric would be.
+    if to.is_integer() {
+        let numerics = from_text(&texts, &DataType::Decimal128(38, 10))?;
+        return cast_array(&numerics, to);
+    }
+    from_text(&texts, to)
+}
+
 fn invalid(text: &str, to: &DataType) -> Error {
     Error::new(SqlState::InvalidText, format!("invalid input syntax for type {}: \"{text}\"", sql_name(to)))
 }
@@ -464,6 +494,10 @@ fn from_text(texts: &StringArray, to: &DataType) -> Result<ArrayRef, Error> {
             if lost(text, value == 0.0, value.is_infinite()) { Err(beyond(text, to)) } else { Ok(value) }
         })?),
         DataType::List(element) => arrays_from_text(texts, element, to)?,
+        DataType::LargeUtf8 => {
+            let documents = texts.iter().map(|text| text.map(json::canonical).transpose());
+            Arc::new(documents.collect::<Result<LargeStringArray, Error>>()?)
+        }
         // The common spellings, seconds left out too; arrow knows the rest.
         DataType::Timestamp(arrow::datatypes::TimeUnit::Microsecond, zone)
             if texts.iter().flatten().all(|text| parse_timestamp(text, zone.is_some()).is_some()) =>

@@ -27,8 +27,12 @@ pub(crate) fn rewritten(query: &Query) -> Option<Query> {
         return Some(nothing);
     }
     static RULES: LazyLock<PostgresCompatibilityParser> = LazyLock::new(PostgresCompatibilityParser::new);
-    let statement = Statement::Query(Box::new(query.clone()));
+    let mut query = query.clone();
+    // Before the library's rules, which take subqueries for NULL.
+    let _ = VisitMut::visit(&mut query, &mut Answered);
+    let statement = Statement::Query(Box::new(query));
     let Statement::Query(mut query) = RULES.rewrite(statement) else { return None };
+    let _ = VisitMut::visit(&mut query, &mut Vectors);
     let _ = VisitMut::visit(&mut query, &mut Types);
     let _ = VisitMut::visit(&mut query, &mut Subqueries);
     Some(*query)
@@ -198,6 +202,220 @@ fn asyncpg_types(query: &Query) -> Option<Query> {
     Some(*short)
 }
 
+/// Tables of the catalog without rows.
+const EMPTY: [&str; 11] = [
+    "pg_depend",
+    "pg_description",
+    "pg_foreign_server",
+    "pg_foreign_table",
+    "pg_inherits",
+    "pg_policy",
+    "pg_rewrite",
+    "pg_sequence",
+    "pg_shdescription",
+    "pg_statistic_ext",
+    "pg_trigger",
+];
+
+/// Puts answers in the place of subqueries whose answer is known.
+struct Answered;
+
+impl VisitorMut for Answered {
+    type Break = ();
+
+    fn pre_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Subquery(query) = expression
+            && let ast::SetExpr::Select(select) = query.body.as_ref()
+            && let Some(answer) = answered(select)
+        {
+            *expression = answer;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// The name of a relation without schema.
+fn bare_name(factor: &ast::TableFactor) -> Option<String> {
+    match factor {
+        ast::TableFactor::Table { name, .. } if names_catalog(name) => match name.0.last()? {
+            ObjectNamePart::Identifier(ident) => Some(ident.value.to_ascii_lowercase()),
+            ObjectNamePart::Function(_) => None,
+        },
+        _ => None,
+    }
+}
+
+/// The last part of a column's name.
+fn column_name(expression: &Expr) -> Option<String> {
+    match expression {
+        Expr::Identifier(ident) => Some(ident.value.to_ascii_lowercase()),
+        Expr::CompoundIdentifier(parts) => Some(parts.last()?.value.to_ascii_lowercase()),
+        _ => None,
+    }
+}
+
+/// What stands for a subquery of one value whose answer is known: NULL over a table without rows, a
+/// function where it looks for a column's default.
+fn answered(select: &ast::Select) -> Option<Expr> {
+    let [ast::SelectItem::UnnamedExpr(value) | ast::SelectItem::ExprWithAlias { expr: value, .. }] =
+        select.projection.as_slice()
+    else {
+        return None;
+    };
+    if has_aggregate(value) {
+        return None;
+    }
+    let tables: Vec<String> = select.from.iter().filter_map(|from| bare_name(&from.relation)).collect();
+    if tables.iter().any(|table| EMPTY.contains(&table.as_str())) {
+        return parse_expression("CAST(NULL AS text)").ok();
+    }
+    if tables != ["pg_attrdef"] {
+        return None;
+    }
+    /// The other side of `column = …` among conditions that all hold.
+    fn equal_to(condition: &Expr, column: &str) -> Option<Expr> {
+        let Expr::BinaryOp { left, op, right } = condition else { return None };
+        match op {
+            ast::BinaryOperator::And => equal_to(left, column).or_else(|| equal_to(right, column)),
+            ast::BinaryOperator::Eq if column_name(left).as_deref() == Some(column) => Some(right.as_ref().clone()),
+            ast::BinaryOperator::Eq if column_name(right).as_deref() == Some(column) => Some(left.as_ref().clone()),
+            _ => None,
+        }
+    }
+    let condition = select.selection.as_ref()?;
+    call("pg_column_default", vec![equal_to(condition, "adrelid")?, equal_to(condition, "adnum")?])
+}
+
+/// A call of a function.
+fn call(name: &str, arguments: Vec<Expr>) -> Option<Expr> {
+    let places: Vec<&str> = arguments.iter().map(|_| "x").collect();
+    let Ok(Expr::Function(mut function)) = parse_expression(&format!("{name}({})", places.join(", "))) else {
+        return None;
+    };
+    if let ast::FunctionArguments::List(list) = &mut function.args {
+        for (place, argument) in list.args.iter_mut().zip(arguments) {
+            *place = ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument));
+        }
+    }
+    Some(Expr::Function(function))
+}
+
+/// The only, or first, argument of a call of this function.
+fn argument_of<'a>(expression: &'a Expr, wanted: &str) -> Option<&'a Expr> {
+    let Expr::Function(function) = expression else { return None };
+    let name = function.name.to_string().to_ascii_lowercase();
+    if name.rsplit('.').next() != Some(wanted) {
+        return None;
+    }
+    let ast::FunctionArguments::List(list) = &function.args else { return None };
+    match list.args.first()? {
+        ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument)) => Some(argument),
+        _ => None,
+    }
+}
+
+/// The numbers of an `int2vector`, which is a text here, or of an array.
+fn numbers(expression: &Expr) -> Option<Expr> {
+    const VECTORS: [&str; 4] = ["indclass", "indcollation", "indkey", "indoption"];
+    match column_name(expression) {
+        Some(name) if VECTORS.contains(&name.as_str()) => call("pg_vector_numbers", vec![expression.clone()]),
+        _ => Some(expression.clone()),
+    }
+}
+
+/// Vectors of column numbers as arrays, and PostgreSQL's functions that number their elements.
+struct Vectors;
+
+impl Vectors {
+    fn rewritten(expression: &Expr) -> Option<Expr> {
+        if let Some(array) = argument_of(expression, "unnest") {
+            return call("unnest", vec![numbers(array)?]);
+        }
+        if let Some(array) = argument_of(expression, "generate_subscripts") {
+            let array = numbers(array)?;
+            // The places of a vector are counted from 0.
+            let vector = argument_of(&array, "pg_vector_numbers").is_some();
+            let (first, last) = if vector { ("0", "cardinality(x) - 1") } else { ("1", "cardinality(x)") };
+            return series(first, last, array);
+        }
+        // The schemas that names without one are looked for in: `public`, behind PostgreSQL's own.
+        if let Some(array) = argument_of(expression, "array_upper")
+            && let Some(implicit) = argument_of(array, "current_schemas")
+        {
+            return parse_expression(if implicit.to_string().eq_ignore_ascii_case("true") { "2" } else { "1" }).ok();
+        }
+        if let Some(array) = argument_of(expression, "_pg_expandarray") {
+            return call("unnest", vec![numbers(array)?]);
+        }
+        match expression {
+            Expr::AnyOp { left, compare_op: ast::BinaryOperator::Eq, right, .. } => {
+                let right = match right.as_ref() {
+                    Expr::Nested(inner) => inner.as_ref(),
+                    other => other,
+                };
+                let array = numbers(right)?;
+                argument_of(&array, "pg_vector_numbers")?;
+                let element = Expr::Cast {
+                    kind: ast::CastKind::Cast,
+                    expr: left.clone(),
+                    data_type: DataType::SmallInt(None),
+                    array: false,
+                    format: None,
+                };
+                call("array_has", vec![array, element])
+            }
+            Expr::CompoundFieldAccess { root, access_chain } => {
+                let [ast::AccessExpr::Dot(Expr::Identifier(field))] = access_chain.as_slice() else { return None };
+                let root = match root.as_ref() {
+                    Expr::Nested(inner) => inner.as_ref(),
+                    other => other,
+                };
+                match (field.value.to_ascii_lowercase().as_str(), argument_of(root, "_pg_expandarray")) {
+                    ("n", Some(array)) => series("1", "cardinality(x)", numbers(array)?),
+                    ("x", Some(array)) => call("unnest", vec![numbers(array)?]),
+                    // The whole of it stands for its element.
+                    ("x", None) if matches!(root, Expr::CompoundIdentifier(_)) => Some(root.clone()),
+                    _ => None,
+                }
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Numbers from one to another, in which `x` is an array.
+fn series(first: &str, last: &str, array: Expr) -> Option<Expr> {
+    struct Put(Expr);
+    impl VisitorMut for Put {
+        type Break = ();
+        fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+            if matches!(expression, Expr::Identifier(ident) if ident.value == "x") {
+                *expression = self.0.clone();
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let tokens = super::parser::parse_query(&format!("SELECT unnest(range({first}, {last} + 1))")).ok()?;
+    let ast::SetExpr::Select(mut select) = *tokens.body else { return None };
+    let Some(ast::SelectItem::UnnamedExpr(mut expression)) = select.projection.pop() else { return None };
+    let _ = VisitMut::visit(&mut expression, &mut Put(array));
+    Some(expression)
+}
+
+impl VisitorMut for Vectors {
+    type Break = ();
+
+    // From the outside in: what stands in an access is no call by itself.
+    fn pre_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+        if let Some(rewritten) = Vectors::rewritten(expression)
+            && rewritten != *expression
+        {
+            *expression = rewritten;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
 /// Subqueries in the forms that the planner takes.
 struct Subqueries;
 
@@ -363,6 +581,19 @@ impl Visitor for Mentions {
     }
 }
 
+/// True for literals and parameters that are texts.
+fn is_text_constant(expression: &Expr) -> bool {
+    match expression {
+        Expr::Nested(inner) => is_text_constant(inner),
+        Expr::Cast { expr, data_type: DataType::Text | DataType::Varchar(_), .. } => is_text_constant(expr),
+        Expr::Value(value) => {
+            matches!(&value.value, ast::Value::SingleQuotedString(text) if text.parse::<u32>().is_err())
+                || matches!(value.value, ast::Value::Placeholder(_))
+        }
+        _ => false,
+    }
+}
+
 /// Gives casts to the catalog's types the types that its tables have.
 struct Types;
 
@@ -370,9 +601,17 @@ impl VisitorMut for Types {
     type Break = ();
 
     fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
-        if let Expr::Cast { data_type, .. } = expression
+        if let Expr::Cast { expr, data_type, .. } = expression
             && let Some(stored) = stored_type(data_type)
         {
+            // The number of the relation that a text names.
+            if catalog_type(data_type).is_some_and(|name| name == "regclass")
+                && is_text_constant(expr)
+                && let Some(number) = call("to_regclass", vec![expr.as_ref().clone()])
+            {
+                *expression = number;
+                return ControlFlow::Continue(());
+            }
             *data_type = stored;
         }
         ControlFlow::Continue(())

@@ -31,10 +31,11 @@ use super::arithmetic::{Arithmetic, is_number, negate, undefined_operator};
 use super::casts::cast;
 use super::errors::to_datafusion;
 use super::functions::round_to_even;
+use super::jsonb;
 use super::timestamps::timestamp_difference;
 use super::types::{UTC, sql_name};
 use super::zoned;
-use crate::types::{Error, SqlState};
+use crate::types::{Error, JSONB, SqlState};
 
 /// Puts the meaning into a plan that has not been analysed.
 pub(crate) fn apply(plan: LogicalPlan) -> DataFusionResult<LogicalPlan> {
@@ -98,7 +99,8 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                     None => Transformed::no(Expr::BinaryExpr(binary)),
                 },
                 Expr::Between(mut between) => {
-                    let operands = with_zoned_literals(vec![*between.expr, *between.low, *between.high], schema);
+                    let operands = vec![*between.expr, *between.low, *between.high];
+                    let operands = with_zoned_literals(jsonb::compared(operands, Operator::LtEq, schema)?, schema);
                     let [expr, low, high] = <[Expr; 3]>::try_from(as_doubles(operands, schema, Doubles::Compared))
                         .map_err(|_| to_datafusion(Error::internal("operands of BETWEEN are lost")))?;
                     (between.expr, between.low, between.high) = (Box::new(expr), Box::new(low), Box::new(high));
@@ -107,13 +109,20 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                 Expr::InList(mut list) => {
                     let mut operands = vec![*list.expr];
                     operands.append(&mut list.list);
+                    let operands = jsonb::compared(operands, Operator::Eq, schema)?;
                     let mut operands = as_doubles(operands, schema, Doubles::Compared).into_iter();
                     list.expr = Box::new(operands.next().unwrap_or_default());
                     list.list = operands.collect();
                     Transformed::yes(Expr::InList(list))
                 }
                 Expr::Case(case) => Transformed::yes(Expr::Case(case_with_meaning(case, schema)?)),
-                Expr::ScalarFunction(call) => Transformed::yes(call_with_meaning(call, schema)),
+                Expr::ScalarFunction(call) => {
+                    jsonb::check_call(call.func.name(), &call.args, schema)?;
+                    Transformed::yes(call_with_meaning(call, schema))
+                }
+                Expr::Like(like) | Expr::SimilarTo(like) if matches!(like.expr.get_type(schema), Ok(JSONB)) => {
+                    return Err(to_datafusion(undefined_operator("~~", &["jsonb".into(), "text".into()])));
+                }
                 Expr::AggregateFunction(mut call) => {
                     // What the condition leaves out is not computed, so that it cannot fail.
                     if let Some(condition) = &call.params.filter {
@@ -144,10 +153,13 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                     }
                     Ok(from) if is_no_cast(&from, inner.field.data_type()) => {
                         let (from, to) = (sql_name(&from), sql_name(inner.field.data_type()));
+                        let hint = match (from.as_str(), to.as_str()) {
+                            (_, "jsonb") => "Write to_jsonb(x).",
+                            ("jsonb", _) => "Take the text out with ->> or #>> '{}', and cast that.",
+                            _ => "Take a number out of a time with extract(epoch FROM x); add an interval to make one.",
+                        };
                         return Err(to_datafusion(
-                            Error::new(SqlState::CannotCoerce, format!("cannot cast type {from} to {to}")).hint(
-                                "Take a number out of a time with extract(epoch FROM x); add an interval to make one.",
-                            ),
+                            Error::new(SqlState::CannotCoerce, format!("cannot cast type {from} to {to}")).hint(hint),
                         ));
                     }
                     Ok(from) => {
@@ -246,7 +258,8 @@ fn compared(binary: BinaryExpr, schema: &DFSchema) -> DataFusionResult<BinaryExp
             return Err(to_datafusion(undefined_operator(&op.to_string(), &[sql_name(&a), sql_name(&b)])));
         }
     }
-    let operands = with_zoned_literals(vec![*left, *right], schema);
+    let operands = jsonb::compared(vec![*left, *right], op, schema)?;
+    let operands = with_zoned_literals(operands, schema);
     let mut operands = as_doubles(operands, schema, Doubles::Compared).into_iter();
     let (left, right) = (operands.next().unwrap_or_default(), operands.next().unwrap_or_default());
     Ok(BinaryExpr { left: Box::new(left), op, right: Box::new(right) })
@@ -543,6 +556,9 @@ impl ExprPlanner for ArithmeticPlanner {
         binary: RawBinaryExpr,
         schema: &DFSchema,
     ) -> DataFusionResult<PlannerResult<RawBinaryExpr>> {
+        if let Some(planned) = jsonb::operator(&binary.op, &binary.left, &binary.right, schema)? {
+            return Ok(PlannerResult::Planned(planned));
+        }
         let operator = match &binary.op {
             BinaryOperator::Plus => Arithmetic::Add,
             BinaryOperator::Minus => Arithmetic::Subtract,
@@ -580,7 +596,7 @@ fn with_parameter_type(operand: Expr, other: &Expr, schema: &DFSchema) -> Expr {
 fn category(data_type: &DataType) -> u8 {
     match data_type {
         data_type if is_number(data_type) => 1,
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => 2,
+        DataType::Utf8 | DataType::Utf8View => 2,
         DataType::Boolean => 3,
         DataType::Date32 | DataType::Date64 | DataType::Timestamp(..) => 4,
         DataType::Time32(_) | DataType::Time64(_) => 5,
@@ -590,6 +606,7 @@ fn category(data_type: &DataType) -> u8 {
         DataType::List(_) => 9,
         DataType::Struct(_) => 10,
         DataType::Map(..) => 11,
+        DataType::LargeUtf8 => 12,
         _ => 0,
     }
 }
@@ -674,8 +691,14 @@ fn match_branches(union: Union) -> DataFusionResult<LogicalPlan> {
     Ok(LogicalPlan::Union(Union::try_new_with_loose_types(inputs)?))
 }
 
-/// Times and numbers have no cast between them.
+/// Times and numbers have no cast between them, and only texts become documents.
 fn is_no_cast(from: &DataType, to: &DataType) -> bool {
+    if *to == JSONB {
+        return !matches!(from, DataType::Utf8 | DataType::Utf8View | DataType::Null);
+    }
+    if *from == JSONB {
+        return !matches!(to, DataType::Utf8 | DataType::Boolean) && !is_number(to);
+    }
     let is_time = |data_type: &DataType| data_type.is_temporal();
     let is_plain = |data_type: &DataType| is_number(data_type) || *data_type == DataType::Boolean;
     (is_time(from) && is_plain(to)) || (is_plain(from) && is_time(to))

@@ -21,6 +21,7 @@ mod dialect;
 mod errors;
 mod explain;
 mod functions;
+mod jsonb;
 mod lower;
 mod meaning;
 mod names;
@@ -59,7 +60,7 @@ pub use parameters::{
     Parameter, bind, bound_literal, cast_expression, parameter_index, parameter_places, parameter_types,
     refuse_parameters, type_by_name, with_types,
 };
-pub use parser::parse;
+pub use parser::{parse, parse_within};
 pub use planner::{
     DEFAULT_SCHEMA, PlannedView, RelationInfo, Resolver, configure, plan_computed, plan_expression, plan_plain_view,
     plan_predicate, plan_query, plan_view, session_config, view_columns,

@@ -15,7 +15,7 @@ use super::statement::{
 };
 use super::tokens::{self, Piece, position};
 use super::windows;
-use crate::types::{Error, Result, SqlState};
+use crate::types::{Error, Limits, Result, SqlState};
 
 /// Splits a text into statements and parses each. Pieces without anything but space and comments
 /// give no statement.
@@ -24,9 +24,17 @@ use crate::types::{Error, Result, SqlState};
 /// 42601 and others of class 42, 0A000 for what is not offered, 54000 and 54001 for texts that are
 /// too long or too deep. The position counts in the whole text.
 pub fn parse(sql: &str) -> Result<Vec<Statement>> {
+    parse_within(sql, &Limits::default())
+}
+
+/// The same within a server's limits.
+///
+/// # Errors
+/// As [`parse`].
+pub fn parse_within(sql: &str, limits: &Limits) -> Result<Vec<Statement>> {
     let mut statements = Vec::new();
-    for Piece { text, offset } in tokens::split(sql)? {
-        let kind = tokens::with_stack(|| parse_one(&text)).map_err(|error| {
+    for Piece { text, offset } in tokens::split(sql, limits)? {
+        let kind = tokens::with_stack(|| parse_one(&text, limits)).map_err(|error| {
             let at = error.position_at().unwrap_or(1);
             error.position(at + offset)
         })?;
@@ -35,9 +43,9 @@ pub fn parse(sql: &str) -> Result<Vec<Statement>> {
     Ok(statements)
 }
 
-fn parse_one(text: &str) -> Result<StatementKind> {
-    let tokens = tokens::tokenize(text)?;
-    tokens::check_depth(&tokens)?;
+fn parse_one(text: &str, limits: &Limits) -> Result<StatementKind> {
+    let tokens = tokens::tokenize(text, limits)?;
+    tokens::check_depth(&tokens, limits)?;
     refusals::check(&tokens)?;
     let tokens = tokens::without_table_commands(windows::plain_calls(tokens));
     let mut reader = Reader::new(tokens, text);
@@ -51,7 +59,7 @@ fn parse_one(text: &str) -> Result<StatementKind> {
 /// # Errors
 /// As [`parse`].
 pub(crate) fn parse_query(text: &str) -> Result<Box<ast::Query>> {
-    let tokens = tokens::tokenize(text)?;
+    let tokens = tokens::tokenize(text, &Limits::default())?;
     let mut reader = Reader::new(tokens, text);
     let query = reader.query()?;
     reader.finish()?;
@@ -63,7 +71,7 @@ pub(crate) fn parse_query(text: &str) -> Result<Box<ast::Query>> {
 /// # Errors
 /// As [`parse`].
 pub(crate) fn parse_expression_of_program(text: &str) -> Result<ast::Expr> {
-    let mut reader = Reader::new(tokens::tokenize(text)?, text);
+    let mut reader = Reader::new(tokens::tokenize(text, &Limits::default())?, text);
     reader.expression()
 }
 
@@ -73,8 +81,9 @@ pub(crate) fn parse_expression_of_program(text: &str) -> Result<ast::Expr> {
 /// As [`parse`].
 pub(crate) fn parse_expression(text: &str) -> Result<ast::Expr> {
     tokens::with_stack(|| {
-        let tokens = tokens::tokenize(text)?;
-        tokens::check_depth(&tokens)?;
+        let limits = Limits::default();
+        let tokens = tokens::tokenize(text, &limits)?;
+        tokens::check_depth(&tokens, &limits)?;
         refusals::check(&tokens)?;
         let mut reader = Reader::new(tokens, text);
         let expression = reader.expression()?;

@@ -168,7 +168,7 @@ const WRONG: &[(&str, SqlState, usize)] = &[
     ("CREATE TABLE t (a int primary key, b int primary key)", SqlState::InvalidTableDefinition, 42),
     ("CREATE TABLE t (a int, primary key (b))", SqlState::UndefinedColumn, 37),
     ("CREATE TABLE t (a intt)", SqlState::UndefinedObject, 19),
-    ("CREATE TABLE t (a jsonb)", SqlState::FeatureNotSupported, 19),
+    ("CREATE TABLE t (a json)", SqlState::FeatureNotSupported, 19),
     ("CREATE TABLE t (a serial)", SqlState::FeatureNotSupported, 19),
     ("CREATE TABLE t (a int CHECK (a > 0))", SqlState::FeatureNotSupported, 23),
     ("CREATE TABLE t (a int UNIQUE)", SqlState::FeatureNotSupported, 23),

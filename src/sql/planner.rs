@@ -18,6 +18,7 @@ use super::casts::cast;
 use super::catalog_queries;
 use super::errors::{from_datafusion, locate, missing_table, undefined_table};
 use super::functions;
+use super::jsonb;
 use super::lower;
 use super::meaning;
 use super::names::{name_columns, shown_name};
@@ -371,7 +372,7 @@ fn analysed(state: &SessionState, plan: LogicalPlan) -> Result<LogicalPlan> {
         .analyzer()
         .execute_and_check(plan, state.config_options(), |_, _| {})
         .map_err(|error| from_datafusion(&error))?;
-    documented_types(plan)
+    documented_types(jsonb::checked_documents(plan).map_err(|error| from_datafusion(&error))?)
 }
 
 /// The documented type that stands for one that only functions of DataFusion give.
@@ -382,7 +383,7 @@ fn documented(data_type: &DataType) -> Option<DataType> {
         UInt16 => Int32,
         UInt32 | UInt64 => Int64,
         Float16 => Float32,
-        Null | LargeUtf8 | Utf8View => Utf8,
+        Null | Utf8View => Utf8,
         LargeBinary | BinaryView => Binary,
         Timestamp(unit, zone) => {
             let zone = zone.as_ref().map(|_| Arc::from(UTC));

@@ -4,25 +4,17 @@ use sqlparser::keywords::Keyword;
 use sqlparser::tokenizer::{Location, Span, Token, TokenWithSpan, Tokenizer};
 
 use super::dialect::ClinkDialect;
-use crate::types::{Error, Result, SqlState};
-
-/// The longest text that is parsed, in bytes.
-pub(crate) const TEXT_BYTES_MAX: usize = 1 << 20;
-/// The deepest nesting of parentheses, brackets and CASE.
-pub(crate) const NESTING_MAX: usize = 128;
-/// The most operators in one expression, and set operations in one query: an expression is a tree
-/// as deep as its chain of operators is long, and every walk over it needs that much stack.
-pub(crate) const CHAIN_MAX: usize = 500;
+use crate::types::{Error, Limit, Limits, Result, SqlState};
 
 /// Tokenises `text`. Spans are on line 1 with columns counted in characters over the whole text,
 /// so that a column is a position as errors give it.
-pub(crate) fn tokenize(text: &str) -> Result<Vec<TokenWithSpan>> {
-    if text.len() > TEXT_BYTES_MAX {
-        return Err(Error::new(
-            SqlState::ProgramLimitExceeded,
-            format!("the text of a query may be at most {TEXT_BYTES_MAX} bytes long, and this one has {}", text.len()),
-        )
-        .hint("Send the statements one by one, and rows in several INSERT statements or through a file source."));
+pub(crate) fn tokenize(text: &str, limits: &Limits) -> Result<Vec<TokenWithSpan>> {
+    let most = limits.size(Limit::SqlBytes);
+    if text.len() > most {
+        let message = format!("the text of a query may be at most {most} bytes long, and this one has {}", text.len());
+        return Err(limits
+            .exceeded(Limit::SqlBytes, message)
+            .hint("Send the statements one by one, and rows in several INSERT statements or through a file source."));
     }
     let lines = line_starts(text);
     let mut tokens = Tokenizer::new(&ClinkDialect, text).tokenize_with_location().map_err(|error| {
@@ -138,8 +130,8 @@ pub(crate) struct Piece {
 }
 
 /// Splits a text at its semicolons; pieces with nothing but space and comments are left out.
-pub(crate) fn split(text: &str) -> Result<Vec<Piece>> {
-    let tokens = tokenize(text)?;
+pub(crate) fn split(text: &str, limits: &Limits) -> Result<Vec<Piece>> {
+    let tokens = tokenize(text, limits)?;
     let characters: Vec<char> = text.chars().collect();
     let mut pieces = Vec::new();
     let mut first: Option<usize> = None;
@@ -168,13 +160,17 @@ pub(crate) fn split(text: &str) -> Result<Vec<Piece>> {
         .collect())
 }
 
-/// Refuses what would need too deep a stack to parse, plan or evaluate.
-pub(crate) fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
+/// Refuses what would need too deep a stack to parse, plan or evaluate: an expression is a tree as deep
+/// as its chain of operators is long, and every walk over it needs that much stack.
+pub(crate) fn check_depth(tokens: &[TokenWithSpan], limits: &Limits) -> Result<()> {
+    let (nesting_max, chain_max) = (limits.size(Limit::SqlDepth), limits.size(Limit::SqlChain));
     // One counter of operators for each open level of nesting.
     let mut operators = vec![0_usize];
     let mut set_operations = 0_usize;
     let mut cases = 0_usize;
+    let mut sizes = Sizes::default();
     for token in tokens {
+        sizes.see(&token.token, limits).map_err(|error| error.position_or(position(token.span)))?;
         let mut opened = false;
         match &token.token {
             Token::LBracket => {
@@ -228,24 +224,83 @@ pub(crate) fn check_depth(tokens: &[TokenWithSpan]) -> Result<()> {
         if opened {
             operators.push(0);
         }
-        let nested = operators.len() - 1 > NESTING_MAX;
-        if nested || operators.last().is_some_and(|n| *n > CHAIN_MAX) || set_operations > CHAIN_MAX {
-            let (message, hint) = if nested {
+        let nested = operators.len() - 1 > nesting_max;
+        if nested || operators.last().is_some_and(|n| *n > chain_max) || set_operations > chain_max {
+            let (limit, message, hint) = if nested {
                 (
-                    format!("the statement is nested too deeply: the limit is {NESTING_MAX} levels"),
+                    Limit::SqlDepth,
+                    format!("the statement is nested too deeply: the limit is {nesting_max} levels"),
                     "Name parts of it with WITH, or make views of them.",
                 )
             } else {
                 (
-                    format!("the statement has too long a chain of operators: the limit is {CHAIN_MAX}"),
+                    Limit::SqlChain,
+                    format!("the statement has too long a chain of operators: the limit is {chain_max}"),
                     "Write long OR chains as IN (…), long sums and unions as a VALUES list or a table.",
                 )
             };
-            let error = Error::new(SqlState::StatementTooComplex, message).hint(hint);
+            let error = limits.exceeded(limit, message).hint(hint);
             return Err(error.position_or(position(token.span)));
         }
     }
     Ok(())
+}
+
+/// Counts the values of IN lists and the joins of each SELECT.
+#[derive(Default)]
+struct Sizes {
+    /// For each open parenthesis: the values of its list when IN stands before it, and its joins.
+    open: Vec<(Option<usize>, usize)>,
+    joins: usize,
+    after_in: bool,
+}
+
+impl Sizes {
+    fn see(&mut self, token: &Token, limits: &Limits) -> Result<()> {
+        let after_in = std::mem::take(&mut self.after_in);
+        match token {
+            Token::LParen => self.open.push((after_in.then_some(1), 0)),
+            Token::RParen => {
+                self.open.pop();
+            }
+            Token::Comma => {
+                let most = limits.size(Limit::SqlListItems);
+                if let Some((Some(items), _)) = self.open.last_mut() {
+                    *items += 1;
+                    if *items > most {
+                        let message = format!("a list of IN may have at most {most} values");
+                        let hint = "Put the values into a table, or give them as an array: = ANY ($1).";
+                        return Err(limits.exceeded(Limit::SqlListItems, message).hint(hint));
+                    }
+                }
+            }
+            Token::Word(word) => match word.keyword {
+                Keyword::IN => self.after_in = true,
+                Keyword::SELECT => *self.joins() = 0,
+                Keyword::JOIN => {
+                    let most = limits.size(Limit::SqlJoins);
+                    let joins = self.joins();
+                    *joins += 1;
+                    if *joins > most {
+                        let message = format!("a SELECT may have at most {most} joins");
+                        let hint = "Make a view of some of them, and join that.";
+                        return Err(limits.exceeded(Limit::SqlJoins, message).hint(hint));
+                    }
+                }
+                _ => {}
+            },
+            Token::Whitespace(_) => self.after_in = after_in,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn joins(&mut self) -> &mut usize {
+        match self.open.last_mut() {
+            Some((_, joins)) => joins,
+            None => &mut self.joins,
+        }
+    }
 }
 
 fn reset(operators: &mut [usize]) {

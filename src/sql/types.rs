@@ -6,9 +6,11 @@ use arrow::datatypes::{DataType, Field, FieldRef, Fields, IntervalUnit, TimeUnit
 use datafusion::error::Result as DataFusionResult;
 use datafusion::logical_expr::planner::TypePlanner;
 use sqlparser::ast::{self, ArrayElemTypeDef, CharacterLength, ExactNumberInfo, TimezoneInfo};
+use sqlparser::dialect::PostgreSqlDialect;
+use sqlparser::parser::Parser;
 
 use super::errors::to_datafusion;
-use crate::types::{Error, Result, SqlState};
+use crate::types::{Error, JSONB, Result, SqlState};
 
 /// The time zone of every stored `timestamptz`.
 pub(crate) const UTC: &str = "UTC";
@@ -105,6 +107,7 @@ pub(crate) fn stored(data_type: &ast::DataType) -> Result<StoredType> {
         | Sql::TimestampNtz(precision) => micros(*precision, DataType::Timestamp(TimeUnit::Microsecond, None)),
         Sql::Timestamp(precision, TimezoneInfo::Tz | TimezoneInfo::WithTimeZone) => micros(*precision, timestamptz()),
         Sql::Uuid => plain(DataType::FixedSizeBinary(16)),
+        Sql::JSONB => plain(JSONB),
         Sql::Interval { fields: None, precision: None } => plain(DataType::Interval(IntervalUnit::MonthDayNano)),
         Sql::Array(ArrayElemTypeDef::SquareBracket(element, None))
         | Sql::Array(ArrayElemTypeDef::AngleBracket(element)) => Ok(StoredType::array_of(stored(element)?)),
@@ -114,6 +117,15 @@ pub(crate) fn stored(data_type: &ast::DataType) -> Result<StoredType> {
 }
 
 fn custom(name: &str, modifiers: &[String]) -> Result<StoredType> {
+    // The full names of PostgreSQL's own types, as drivers write them.
+    if let Some(own) = name.replace('"', "").strip_prefix("pg_catalog.")
+        && modifiers.is_empty()
+        && let Ok(data_type) =
+            Parser::new(&PostgreSqlDialect {}).try_with_sql(own).and_then(|mut parser| parser.parse_data_type())
+        && !matches!(data_type, ast::DataType::Custom(..))
+    {
+        return stored(&data_type);
+    }
     match (name.to_ascii_lowercase().as_str(), modifiers) {
         ("string", []) => Ok(StoredType::plain(DataType::Utf8)),
         ("bytes", []) => Ok(StoredType::plain(DataType::Binary)),
@@ -124,8 +136,8 @@ fn custom(name: &str, modifiers: &[String]) -> Result<StoredType> {
                 .hint("Use bigint and give the value in INSERT: clink has no sequences."))
         }
         (
-            "json" | "jsonb" | "xml" | "money" | "inet" | "cidr" | "macaddr" | "oid" | "name" | "regclass" | "timetz"
-            | "hstore" | "vector" | "variant" | "bpchar",
+            "json" | "xml" | "money" | "inet" | "cidr" | "macaddr" | "oid" | "name" | "regclass" | "timetz" | "hstore"
+            | "vector" | "variant" | "bpchar",
             _,
         ) => Err(refuse(name)),
         _ => Err(Error::new(SqlState::UndefinedObject, format!("type \"{name}\" does not exist")).hint(TYPES)),
@@ -133,12 +145,11 @@ fn custom(name: &str, modifiers: &[String]) -> Result<StoredType> {
 }
 
 const TYPES: &str = "The types are smallint, int, bigint, real, double precision, numeric(p,s), text, varchar(n), \
-                     boolean, bytea, date, time, timestamp, timestamptz, interval, uuid and arrays of them.";
+                     boolean, bytea, date, time, timestamp, timestamptz, interval, uuid, jsonb and arrays of them.";
 
 fn refuse(name: &str) -> Error {
     let name = name.to_ascii_lowercase();
-    let hint =
-        if name.starts_with("json") || name.starts_with("variant") { "Store the document as text." } else { TYPES };
+    let hint = if name == "json" || name == "variant" { "Write jsonb, or text to keep the spelling." } else { TYPES };
     Error::unsupported(format!("type {name} is not supported")).hint(hint)
 }
 
@@ -213,7 +224,8 @@ pub fn sql_name(data_type: &DataType) -> String {
         DataType::Decimal128(precision, scale) if (*precision, *scale) == NUMERIC_DEFAULT => "numeric".into(),
         DataType::Decimal128(precision, scale) => format!("numeric({precision},{scale})"),
         DataType::Decimal32(..) | DataType::Decimal64(..) | DataType::Decimal256(..) => "numeric".into(),
-        DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => "text".into(),
+        DataType::Utf8 | DataType::Utf8View => "text".into(),
+        DataType::LargeUtf8 => "jsonb".into(),
         DataType::Boolean => "boolean".into(),
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => "bytea".into(),
         DataType::FixedSizeBinary(16) => "uuid".into(),
@@ -259,8 +271,6 @@ impl TypePlanner for SqlTypes {
 
 #[cfg(test)]
 mod tests {
-    use sqlparser::parser::Parser;
-
     use super::*;
     use crate::sql::dialect::ClinkDialect;
 
@@ -289,6 +299,8 @@ mod tests {
             ("varchar", "character varying", DataType::Utf8),
             ("char", "character(1)", DataType::Utf8),
             ("uuid", "uuid", DataType::FixedSizeBinary(16)),
+            ("JSONB", "jsonb", JSONB),
+            ("\"pg_catalog\".\"int4\"", "integer", DataType::Int32),
         ] {
             let stored = named(text).expect(text);
             assert_eq!((stored.sql_type.as_str(), &stored.data_type), (sql_type, &data_type), "{text}");
@@ -300,7 +312,7 @@ mod tests {
     #[test]
     fn what_is_not_offered_is_refused_by_name() {
         for (text, code) in [
-            ("jsonb", SqlState::FeatureNotSupported),
+            ("json[]", SqlState::FeatureNotSupported),
             ("json", SqlState::FeatureNotSupported),
             ("serial", SqlState::FeatureNotSupported),
             ("nosuch", SqlState::UndefinedObject),

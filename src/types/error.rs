@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use super::limits::Limit;
+
 /// `Result` with the user-facing [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -157,12 +159,14 @@ struct Fields {
     detail: Option<String>,
     hint: Option<String>,
     position: Option<usize>,
+    limit: Option<Limit>,
 }
 
 impl Error {
     /// An error with a code and a message in PostgreSQL's style: lower case, no full stop.
     pub fn new(code: SqlState, message: impl Into<String>) -> Error {
-        Error { fields: Box::new(Fields { code, message: message.into(), detail: None, hint: None, position: None }) }
+        let message = message.into();
+        Error { fields: Box::new(Fields { code, message, detail: None, hint: None, position: None, limit: None }) }
     }
 
     /// A fault of the program: something that only a bug can bring about.
@@ -193,6 +197,13 @@ impl Error {
     #[must_use]
     pub fn position(mut self, position: usize) -> Error {
         self.fields.position = Some(position);
+        self
+    }
+
+    /// Says which limit gave the error.
+    #[must_use]
+    pub(super) fn limit(mut self, limit: Limit) -> Error {
+        self.fields.limit = Some(limit);
         self
     }
 
@@ -233,6 +244,11 @@ impl Error {
     /// The position, counted in characters from 1.
     pub fn position_at(&self) -> Option<usize> {
         self.fields.position
+    }
+
+    /// The limit that gave the error.
+    pub fn limit_hit(&self) -> Option<Limit> {
+        self.fields.limit
     }
 }
 

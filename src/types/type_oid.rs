@@ -31,7 +31,7 @@ pub fn type_oid(data_type: &DataType) -> u32 {
             array_oid(item.data_type())
         }
         DataType::Struct(_) => 2249,
-        DataType::Map(..) => 3802,
+        DataType::Map(..) | DataType::LargeUtf8 => 3802,
         DataType::Dictionary(_, value) => type_oid(value),
         _ => TEXT,
     }

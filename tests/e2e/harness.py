@@ -45,10 +45,10 @@ def end_with_parent():
 class Server:
     """One `clink serve` process; start it again on the same data with `start`."""
 
-    def __init__(self, data_dir, workers=2, pg="127.0.0.1:0", http="127.0.0.1:0"):
+    def __init__(self, data_dir, workers=2, pg="127.0.0.1:0", http="127.0.0.1:0", flags=()):
         self.data_dir = Path(data_dir)
         self.workers = workers
-        self.listen = ["--pg", pg, "--http", http]
+        self.listen = ["--pg", pg, "--http", http, *flags]
         self.log_path = self.data_dir.with_name(self.data_dir.name + ".log")
         self.process = None
         self.start()

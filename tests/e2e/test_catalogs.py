@@ -50,11 +50,7 @@ def psql(server, command):
         (r"\dT", []),
         (r"\df", []),
         (r"\d orders", ["id|integer||not null|", "amount|numeric(12,2)", "note|character varying(20)"]),
-        pytest.param(
-            r"\d orders",
-            ["amount|numeric(12,2)|||1.5", '"orders_pkey" PRIMARY KEY, btree (id)'],
-            marks=pytest.mark.xfail(reason="defaults and indexes are correlated subqueries that are not planned yet"),
-        ),
+        (r"\d orders", ["amount|numeric(12,2)|||1.5", '"orders_pkey" PRIMARY KEY, btree (id)']),
         (r"\d+ totals", ["customer|text", "n|bigint"]),
         (r"\d plain", ["a|timestamp with time zone", "b|integer[]"]),
         (r"\d big", ["id|integer"]),
@@ -94,7 +90,6 @@ def engine(server, **options):
     return sqlalchemy.create_engine(f"postgresql+psycopg://me@{server.pg}/clink", **options)
 
 
-@pytest.mark.xfail(reason="SQLAlchemy asks with json_build_object, which is not there yet")
 def test_sqlalchemy_reflection(filled):
     inspector = sqlalchemy.inspect(engine(filled))
     assert sorted(inspector.get_table_names()) == ["orders", "plain"]

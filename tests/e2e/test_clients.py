@@ -3,6 +3,9 @@
 import asyncio
 import datetime as dt
 import decimal
+import io
+import json
+import threading
 import uuid
 
 import asyncpg
@@ -140,6 +143,22 @@ def test_psycopg2(table):
     with connection, connection.cursor("named") as cursor:
         cursor.execute("SELECT k FROM t ORDER BY k")
         assert cursor.fetchmany(2) == [(0,), (1,)]
+    with connection, connection.cursor() as cursor:
+        cursor.copy_expert("COPY t (k, c1) FROM STDIN", io.StringIO("9000\t1\n9001\t\\N\n"))
+    with connection, connection.cursor() as cursor:
+        out = io.StringIO()
+        cursor.copy_expert("COPY (SELECT k, c1 FROM t WHERE k >= 9000 ORDER BY k) TO STDOUT", out)
+        assert out.getvalue() == "9000\t1\n9001\t\\N\n"
+    with pytest.raises(psycopg2.errors.UniqueViolation), connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO t (k) VALUES (9002), (9000)")
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM t WHERE k = 9002")
+        assert cursor.fetchone() == (0,)
+    timer = threading.Timer(0.3, connection.cancel)
+    timer.start()
+    with pytest.raises(psycopg2.errors.QueryCanceled), connection, connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b")
+    timer.join()
     connection.close()
 
 
@@ -165,6 +184,11 @@ def test_asyncpg(table):
                     raise asyncpg.RaiseError("undo it")
             assert await connection.fetchval("SELECT count(*) FROM t WHERE k = 1000") == 0
             await connection.reset()
+            records = [(9000, 1), (9001, None)]
+            assert await connection.copy_records_to_table("t", records=records, columns=["k", "c1"]) == "COPY 2"
+            out = io.BytesIO()
+            await connection.copy_from_query("SELECT k, c1 FROM t WHERE k >= $1 ORDER BY k", 9000, output=out)
+            assert out.getvalue() == b"9000\t1\n9001\t\\N\n"
         finally:
             await connection.close(timeout=10)
 
@@ -216,6 +240,40 @@ def test_a_prepared_statement_has_one_name_everywhere(server):
         connection.execute("DISCARD ALL")
         with pytest.raises(psycopg.errors.InvalidSqlStatementName):
             connection.execute("EXECUTE q(3)")
+
+
+DOCUMENT = {"b": [1, None, {"c": "é\"\\"}], "a": 1.5, "long": True}
+
+
+def test_documents(server):
+    with psycopg3(server) as connection:
+        connection.execute("CREATE TABLE d (k int PRIMARY KEY, j jsonb)")
+        for binary in (False, True):
+            cursor = connection.cursor(binary=binary)
+            placeholder = "%b" if binary else "%t"
+            cursor.execute(f"INSERT INTO d VALUES ({placeholder}, {placeholder}) RETURNING j", [int(binary), Jsonb(DOCUMENT)])
+            assert cursor.fetchone() == (DOCUMENT,)
+            cursor.execute(f"SELECT k FROM d WHERE j = {placeholder} AND j @> {placeholder} ORDER BY k", [Jsonb(DOCUMENT), Jsonb({"a": 1.5})])
+            assert cursor.fetchone() == (0,)
+            cursor.execute(f"SELECT j -> 'b' -> 2 ->> {placeholder} FROM d", ["c"])
+            assert cursor.fetchone() == ("é\"\\",)
+    connection = psycopg2.connect(**address(server), dbname="clink")
+    with connection, connection.cursor() as cursor:
+        cursor.execute("INSERT INTO d VALUES (2, %s)", [psycopg2.extras.Json(DOCUMENT)])
+    with connection, connection.cursor() as cursor:
+        cursor.execute("SELECT j FROM d WHERE k = 2")
+        assert cursor.fetchone() == (DOCUMENT,)
+    connection.close()
+
+    async def run():
+        connection = await asyncpg.connect(**address(server), database="clink", timeout=10)
+        text = json.dumps(DOCUMENT)
+        got = await connection.fetchval("INSERT INTO d VALUES ($1, $2) RETURNING j", 3, text)
+        assert json.loads(got) == DOCUMENT
+        assert await connection.fetchval("SELECT count(*) FROM d WHERE j = $1", text) == 4
+        await connection.close(timeout=10)
+
+    asyncio.run(run())
 
 
 def test_json_goes_through_text(server):

@@ -62,6 +62,11 @@ impl Server {
         Server { child, pg, http }
     }
 
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Opens a connection.
     pub(crate) async fn connect(&self) -> Result<Connection, Failure> {
         connect(&self.pg).await

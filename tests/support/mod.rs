@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use clink::engine::{Answer, Engine, EngineConfig, Session};
 use clink::env::Env;
-use clink::types::{Error, Result};
+use clink::types::{Error, Limits, Result};
 use futures::StreamExt;
 use tokio_util::sync::CancellationToken;
 
@@ -23,7 +23,8 @@ pub(crate) struct Database {
 impl Database {
     /// Opens the database of a directory.
     pub(crate) async fn open(directory: &Path, workers: usize, env: Env) -> Database {
-        let config = EngineConfig { data_dir: directory.to_owned(), workers, memory_bytes: 1 << 30 };
+        let config =
+            EngineConfig { data_dir: directory.to_owned(), workers, memory_bytes: 1 << 30, limits: Limits::default() };
         let engine = Engine::open(config, env).await.expect("opens");
         let session = engine.session();
         Database { engine, session }

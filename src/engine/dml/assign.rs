@@ -84,7 +84,7 @@ pub(crate) fn assignable(from: &DataType, to: &DataType) -> bool {
                 || from.is_string()
         }
         (Date32, Timestamp(_, _)) | (Timestamp(_, _), Date32 | Time64(_) | Timestamp(_, _)) => true,
-        (DataType::LargeUtf8 | DataType::Utf8View, _) => assignable(&Utf8, to),
+        (DataType::Utf8View, _) => assignable(&Utf8, to),
         (DataType::LargeBinary | DataType::BinaryView, DataType::Binary) => true,
         (DataType::List(from), DataType::List(to)) => assignable(from.data_type(), to.data_type()),
         _ => false,

@@ -263,8 +263,9 @@ pub(crate) async fn write(
     if writes.is_empty() {
         return Ok(());
     }
+    let limits = Arc::clone(session.limits());
     match session.block_mut() {
-        Some(block) => block.keep(writes, writers),
+        Some(block) => block.keep(writes, writers, &limits),
         None => apply(session, writes, writers, turns, interrupt).await,
     }
 }

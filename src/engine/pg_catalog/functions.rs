@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array as _, ArrayRef, AsArray as _, BooleanArray, Int32Array, StringArray};
+use arrow::array::{
+    Array as _, ArrayRef, AsArray as _, BooleanArray, Int16Builder, Int32Array, ListBuilder, StringArray,
+};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Int32Type};
+use arrow::datatypes::{DataType, Field, Int32Type};
 use datafusion::common::ScalarValue;
 use datafusion::error::Result as DataFusionResult;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Signature, SimpleScalarUDF, TypeSignature, Volatility};
@@ -54,6 +56,8 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
         }),
         of("pg_get_indexdef", |object| (!declared_key(object).is_empty()).then(|| index_definition(object))),
         of("pg_get_viewdef", |object| Some(query_text(object))),
+        column_default(catalog),
+        vector_numbers(),
         // Expressions are kept as they are written.
         of_first("pg_get_expr", DataType::Utf8, |texts| Ok(cast(texts, &DataType::Utf8)?)),
     ];
@@ -127,6 +131,44 @@ fn of_name(name: &str, catalog: &Arc<CatalogStore>, answer: fn(&Catalog, &str) -
         let catalog = catalog.current();
         let numbers: Int32Array = names.as_string::<i32>().iter().map(|name| answer(&catalog, name?)).collect();
         Ok(Arc::new(numbers))
+    })
+}
+
+/// `pg_column_default(relation, column)`: what stands in `pg_attrdef`.
+fn column_default(catalog: &Arc<CatalogStore>) -> ScalarUDF {
+    let catalog = Arc::clone(catalog);
+    let answer = move |arguments: &[ColumnarValue]| {
+        let constant = arguments.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
+        let arrays = ColumnarValue::values_to_arrays(arguments)?;
+        let [relations, columns] = arrays.as_slice() else { return Ok(ColumnarValue::Scalar(ScalarValue::Utf8(None))) };
+        let (relations, columns) = (cast(relations, &DataType::Int32)?, cast(columns, &DataType::Int32)?);
+        let catalog = catalog.current();
+        let places = relations.as_primitive::<Int32Type>().iter().zip(columns.as_primitive::<Int32Type>());
+        let texts: StringArray = places
+            .map(|(oid, number)| {
+                let column = usize::try_from(number?).ok()?.checked_sub(1)?;
+                super::relations::default_text(relation(&catalog, oid?)?, column)
+            })
+            .collect();
+        if constant {
+            return Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&texts, 0)?));
+        }
+        Ok(ColumnarValue::Array(Arc::new(texts)))
+    };
+    function("pg_column_default", DataType::Utf8, Arc::new(answer))
+}
+
+/// `pg_vector_numbers(vector)`: the numbers of an `int2vector` as an array.
+fn vector_numbers() -> ScalarUDF {
+    let list = DataType::List(Arc::new(Field::new_list_field(DataType::Int16, true)));
+    of_first("pg_vector_numbers", list, |vectors| {
+        let vectors = cast(vectors, &DataType::Utf8)?;
+        let mut builder = ListBuilder::new(Int16Builder::new());
+        for vector in vectors.as_string::<i32>() {
+            let numbers = |text: &str| text.split(' ').map(|number| number.parse().ok()).collect::<Vec<Option<i16>>>();
+            builder.append_option(vector.map(numbers));
+        }
+        Ok(Arc::new(builder.finish()))
     })
 }
 

@@ -397,20 +397,111 @@ fn index_views(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
     )
 }
 
+/// PostgreSQL's reserved words: names that are shown in quotes.
+const RESERVED: &[&str] = &[
+    "all",
+    "analyse",
+    "analyze",
+    "and",
+    "any",
+    "array",
+    "as",
+    "asc",
+    "asymmetric",
+    "both",
+    "case",
+    "cast",
+    "check",
+    "collate",
+    "column",
+    "constraint",
+    "create",
+    "current_catalog",
+    "current_date",
+    "current_role",
+    "current_time",
+    "current_timestamp",
+    "current_user",
+    "default",
+    "deferrable",
+    "desc",
+    "distinct",
+    "do",
+    "else",
+    "end",
+    "except",
+    "false",
+    "fetch",
+    "for",
+    "foreign",
+    "from",
+    "grant",
+    "group",
+    "having",
+    "in",
+    "initially",
+    "intersect",
+    "into",
+    "lateral",
+    "leading",
+    "limit",
+    "localtime",
+    "localtimestamp",
+    "not",
+    "null",
+    "offset",
+    "on",
+    "only",
+    "or",
+    "order",
+    "placing",
+    "primary",
+    "references",
+    "returning",
+    "select",
+    "session_user",
+    "some",
+    "symmetric",
+    "table",
+    "then",
+    "to",
+    "trailing",
+    "true",
+    "union",
+    "unique",
+    "user",
+    "using",
+    "variadic",
+    "when",
+    "where",
+    "window",
+    "with",
+];
+
+/// A name as PostgreSQL's catalog functions print it.
+fn shown_name(name: &str) -> String {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let bare = !name.starts_with(|c: char| c.is_ascii_digit())
+        && !name.is_empty()
+        && name.chars().all(plain)
+        && !RESERVED.contains(&name);
+    if bare { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
 /// The names of the primary key's columns.
 pub(super) fn key_columns(object: &Object) -> String {
     let schema = schema(object);
     let names = declared_key(object).iter().filter_map(|column| schema.fields().get(*column));
-    names.map(|field| crate::sql::quoted_name(field.name())).collect::<Vec<_>>().join(", ")
+    names.map(|field| shown_name(field.name())).collect::<Vec<_>>().join(", ")
 }
 
 /// `CREATE UNIQUE INDEX …` as PostgreSQL would say it.
 pub(super) fn index_definition(object: &Object) -> String {
     format!(
         "CREATE UNIQUE INDEX {} ON {}.{} USING btree ({})",
-        crate::sql::quoted_name(&key_name(object)),
-        crate::sql::quoted_name(&object.schema),
-        crate::sql::quoted_name(&object.name),
+        shown_name(&key_name(object)),
+        shown_name(&object.schema),
+        shown_name(&object.name),
         key_columns(object)
     )
 }

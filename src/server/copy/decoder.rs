@@ -7,9 +7,6 @@ use super::{binary, csv, text};
 use crate::engine::{CopyFormat, CopyOptions};
 use crate::types::{CHUNK_ROWS_MAX, Error, Result, SqlState};
 
-/// The longest row.
-const ROW_BYTES_MAX: usize = 64 << 20;
-
 /// Reads rows.
 pub(crate) struct Decoder {
     pub(super) options: CopyOptions,
@@ -23,6 +20,7 @@ pub(crate) struct Decoder {
     ended: bool,
     builders: Vec<StringBuilder>,
     lines: Vec<u64>,
+    row_bytes_max: usize,
 }
 
 /// A column that is read.
@@ -61,6 +59,7 @@ impl Decoder {
         options: &CopyOptions,
         table: &str,
         columns: impl Iterator<Item = (&'a str, Type)>,
+        row_bytes_max: usize,
     ) -> Decoder {
         let columns: Vec<ColumnIn> = columns
             .map(|(name, kind)| ColumnIn {
@@ -85,27 +84,22 @@ impl Decoder {
             line: 1,
             ended: false,
             lines: Vec::new(),
+            row_bytes_max,
         }
     }
 
-    /// Takes bytes.
+    /// Takes bytes; false when a row is too long.
     ///
     /// # Errors
     /// 22P04 and others for rows that cannot be read, with their line in the detail.
-    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn feed(&mut self, bytes: &[u8]) -> Result<bool> {
         // What follows the mark of the end is passed over, as PostgreSQL does.
         if self.ended {
-            return Ok(());
+            return Ok(true);
         }
         self.buffer.extend_from_slice(bytes);
         self.read(false)?;
-        if self.buffer.len() > ROW_BYTES_MAX {
-            return Err(self.located(
-                Error::new(SqlState::ProgramLimitExceeded, format!("a row may be at most {ROW_BYTES_MAX} bytes long"))
-                    .hint("Is the end of line, or a quote, missing?"),
-            ));
-        }
-        Ok(())
+        Ok(self.buffer.len() <= self.row_bytes_max)
     }
 
     /// All bytes have come.
@@ -242,7 +236,7 @@ mod tests {
     /// All rows, fed in pieces of some size: `|` between cells, `~` for NULL.
     fn decoded(options: &CopyOptions, kinds: &[Type], input: &[u8], piece: usize) -> Result<Vec<String>> {
         let names = ["a", "b", "c"];
-        let mut decoder = Decoder::new(options, "t", names.into_iter().zip(kinds.iter().cloned()));
+        let mut decoder = Decoder::new(options, "t", names.into_iter().zip(kinds.iter().cloned()), 1 << 20);
         for bytes in input.chunks(piece) {
             decoder.feed(bytes)?;
         }

@@ -34,15 +34,9 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "02000", "no row has this key".to_owned())
     }
 
-    /// The body cannot be taken: too long, or cut off.
-    pub(super) fn rejected(status: StatusCode, message: String) -> ApiError {
-        if status == StatusCode::PAYLOAD_TOO_LARGE {
-            let limit = super::serve::BODY_BYTES_MAX;
-            let message = format!("the body of a request may be at most {limit} bytes long");
-            return ApiError::new(status, SqlState::ProgramLimitExceeded.code(), message)
-                .hint("Send the statements one by one, and rows in several INSERT statements or with COPY.");
-        }
-        ApiError::new(status, SqlState::ProtocolViolation.code(), message)
+    /// The body goes beyond a limit.
+    pub(super) fn beyond(status: StatusCode, error: &Error) -> ApiError {
+        ApiError { status, fields: errors::fields(error) }
     }
 
     /// The route is not for this method: 405.

@@ -13,13 +13,10 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::error::ApiError;
-use super::{openapi, routes, sql};
+use super::{connections, openapi, routes, sql};
 use crate::engine::Engine;
 use crate::env::Env;
 use crate::server::metrics;
-
-/// The longest body of a request.
-pub(super) const BODY_BYTES_MAX: usize = 16 << 20;
 
 /// What the routes share.
 #[derive(Clone)]
@@ -32,11 +29,9 @@ pub(super) struct Shared {
 /// Serves until `stop` fires and the requests have ended.
 pub(crate) async fn serve(listener: TcpListener, engine: Arc<Engine>, env: Env, stop: CancellationToken) {
     let started_millis = env.now_millis();
+    let limits = Arc::clone(engine.limits());
     let router = router(Shared { engine, env, started_millis });
-    let served = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await;
-    if let Err(error) = served {
-        tracing::error!(%error, "the HTTP server ended");
-    }
+    connections::serve(listener, router, limits, stop).await;
 }
 
 fn router(shared: Shared) -> Router {
@@ -52,7 +47,8 @@ fn router(shared: Shared) -> Router {
         .route("/api/v1/views/{view}/scan.arrow", get(routes::scan_arrow))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
+        // The one route that takes a body reads it within limits of its own.
+        .layer(DefaultBodyLimit::disable())
         .layer(from_fn(count))
         .with_state(shared)
 }

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use arrow::datatypes::{DataType, SchemaRef};
 use axum::body::{Body, Bytes};
-use axum::extract::rejection::BytesRejection;
 use axum::extract::{RawQuery, State};
-use axum::http::header::{ACCEPT, CONTENT_TYPE};
-use axum::http::{HeaderMap, HeaderValue};
+use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use datafusion::execution::SendableRecordBatchStream;
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use serde_json::{Map, Value, json};
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::body::{RowPrinter, arrow_stream, next_batch};
@@ -20,7 +20,7 @@ use super::parameters::Parameters;
 use super::serve::Shared;
 use crate::engine::{Answer, Parameter, Session, Tag};
 use crate::server::errors;
-use crate::types::{Error, Result, SqlState};
+use crate::types::{Error, Limit, Limits, Result, SqlState};
 
 /// What a statement may take when its text does not say otherwise.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -37,10 +37,10 @@ pub(super) async fn sql(
     State(shared): State<Shared>,
     RawQuery(query): RawQuery,
     headers: HeaderMap,
-    body: std::result::Result<Bytes, BytesRejection>,
+    body: Body,
 ) -> std::result::Result<Response, ApiError> {
     Parameters::parse(query.as_deref())?.finish("none")?;
-    let body = body.map_err(|rejection| ApiError::rejected(rejection.status(), rejection.body_text()))?;
+    let body = read(&headers, body, shared.engine.limits()).await?;
     let wanted = wanted(&headers, &body)?;
     let arrow = headers.get_all(ACCEPT).iter().any(|accept| accept.to_str().is_ok_and(|accept| accept.contains(ARROW)));
     let mut session = shared.engine.session();
@@ -50,6 +50,40 @@ pub(super) async fn sql(
     let guard = cancel.clone().drop_guard();
     let answer = run(&mut session, wanted, &cancel).await?;
     respond(answer, arrow, guard).await
+}
+
+/// The whole body, when it is not too long and comes fast enough.
+async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> std::result::Result<Vec<u8>, ApiError> {
+    let most = limits.size(Limit::HttpBodyBytes);
+    let too_long = || {
+        let message = format!("the body of a request may be at most {most} bytes long");
+        let hint = "Send the statements one by one, and rows in several INSERT statements or with COPY.";
+        ApiError::beyond(StatusCode::PAYLOAD_TOO_LARGE, &limits.exceeded(Limit::HttpBodyBytes, message).hint(hint))
+    };
+    let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if declared.is_some_and(|length| length > most as u64) {
+        return Err(too_long());
+    }
+    let (began, mut chunks, mut bytes) = (Instant::now(), body.into_data_stream(), Vec::new());
+    loop {
+        // 1,000 bytes a second, from the end of the time that any body has.
+        let until = began + limits.time(Limit::HttpBodyTime) + Duration::from_millis(bytes.len() as u64);
+        let chunk = match tokio::time::timeout_at(until, chunks.next()).await {
+            Ok(None) => return Ok(bytes),
+            Ok(Some(Ok(chunk))) => chunk,
+            Ok(Some(Err(error))) => return Err(ApiError::malformed(format!("the body broke off: {error}"))),
+            Err(_) => {
+                let error = limits
+                    .exceeded(Limit::HttpBodyTime, "the body of the request took too long")
+                    .hint("Send the whole request at once.");
+                return Err(ApiError::beyond(StatusCode::REQUEST_TIMEOUT, &error));
+            }
+        };
+        if bytes.len() + chunk.len() > most {
+            return Err(too_long());
+        }
+        bytes.extend_from_slice(&chunk);
+    }
 }
 
 fn wanted(headers: &HeaderMap, body: &[u8]) -> std::result::Result<Wanted, ApiError> {

@@ -2,7 +2,6 @@
 
 use std::convert::Infallible;
 use std::fmt::Debug;
-use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,15 +10,11 @@ use async_trait::async_trait;
 use bytes::BytesMut;
 use futures::channel::oneshot;
 use futures::{Sink, SinkExt as _};
-use pgwire::api::auth::StartupHandler;
 use pgwire::api::cancel::{CancelHandler, DefaultCancelHandler};
-use pgwire::api::copy::CopyHandler;
-use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
+use pgwire::api::query::{SimpleQueryHandler, send_ready_for_query};
 use pgwire::api::results::{FieldFormat, Response};
 use pgwire::api::store::PortalStore;
-use pgwire::api::{
-    ClientInfo, ClientPortalStore, ConnectionHandle, ConnectionManager, PgWireConnectionState, PgWireServerHandlers,
-};
+use pgwire::api::{ClientInfo, ClientPortalStore, ConnectionHandle, ConnectionManager, PgWireConnectionState};
 use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::response::{EmptyQueryResponse, TransactionStatus as WireStatus};
@@ -33,10 +28,11 @@ use super::extended::Extended;
 use super::listener::SessionSlot;
 use super::messages::{Severity, command_complete, error_info, notice, pg_error, row_description};
 use super::rows::{Formats, RowBuffer, check_width, send_rows};
+use super::watched::Watched;
 use crate::engine::{Answer, Notice, Session, TransactionStatus};
 use crate::server::copy::Encoder;
 use crate::server::metrics;
-use crate::types::{Error, SqlState, TimeZone};
+use crate::types::{Error, Limit, Limits, SqlState, TimeZone};
 
 /// How often a running statement looks whether its client is still there.
 const CLIENT_CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -51,8 +47,8 @@ pub(super) struct Connection {
     pub(super) copy: Mutex<Option<Receiving>>,
     reported: std::sync::Mutex<Reported>,
     pub(super) manager: Arc<ConnectionManager>,
-    /// A second handle on the socket, never read from, only looked at.
-    watched: std::net::TcpStream,
+    watched: Watched,
+    pub(super) limits: Arc<Limits>,
     pub(super) slot: std::sync::Mutex<SessionSlot>,
     busy: AtomicBool,
     /// When the last message was answered: milliseconds since the connection began.
@@ -65,12 +61,13 @@ impl Connection {
     pub(super) fn new(
         session: Session,
         manager: Arc<ConnectionManager>,
-        watched: std::net::TcpStream,
+        watched: Watched,
         slot: SessionSlot,
         stop: CancellationToken,
     ) -> Connection {
         Connection {
             reported: std::sync::Mutex::new(Reported::of(&session)),
+            limits: Arc::clone(session.limits()),
             session: Mutex::new(session),
             extended: Mutex::default(),
             copy: Mutex::default(),
@@ -110,28 +107,39 @@ impl Connection {
     }
 
     /// Tells the client why its connection ends. Nothing else is written now: no statement runs.
-    pub(super) fn say_idle_too_long(&self) {
-        let error =
-            Error::new(SqlState::IdleInTransactionTimeout, "terminating connection due to idle-in-transaction timeout")
-                .hint("COMMIT or ROLLBACK sooner, or SET idle_in_transaction_session_timeout = 0.");
-        let message = PgWireBackendMessage::ErrorResponse(error_info(&error, Severity::Fatal).into());
+    fn say_last(&self, error: &Error) {
+        let message = PgWireBackendMessage::ErrorResponse(error_info(error, Severity::Fatal).into());
         let mut bytes = BytesMut::new();
         if message.encode(&mut bytes).is_ok() {
-            // A client that does not read is cut without a word.
-            let _ = (&self.watched).write_all(&bytes);
+            self.watched.say(&bytes);
         }
     }
 
-    /// True when the client closed the connection, or said that it will and sends nothing more.
-    fn client_gone(&self) -> bool {
-        const TERMINATE: [u8; 5] = [b'X', 0, 0, 0, 4];
-        let mut bytes = [0u8; TERMINATE.len() + 1];
-        // The socket does not block; peeking leaves the bytes for the reader.
-        match self.watched.peek(&mut bytes) {
-            Ok(0) => true,
-            Ok(length) => bytes.get(..length) == Some(&TERMINATE[..]),
-            Err(error) => !matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted),
-        }
+    /// A transaction block was left alone.
+    pub(super) fn say_idle_too_long(&self) {
+        metrics::idle_block_ended();
+        let error =
+            Error::new(SqlState::IdleInTransactionTimeout, "terminating connection due to idle-in-transaction timeout")
+                .hint("COMMIT or ROLLBACK sooner, or SET idle_in_transaction_session_timeout = 0.");
+        self.say_last(&error);
+    }
+
+    /// The client did not log in.
+    pub(super) fn say_login_took_too_long(&self) {
+        let error = self.limits.exceeded(Limit::LoginTime, "the login took too long");
+        self.say_last(&error.hint("Send the startup message at once."));
+    }
+
+    /// An error about bytes that are no message: it fails an open block, and ends a COPY.
+    pub(super) async fn not_understood(&self, error: &Error) -> PgWireError {
+        metrics::bad_message();
+        *self.copy.lock().await = None;
+        self.failed(&mut *self.session.lock().await, error)
+    }
+
+    /// What handles cancel requests.
+    pub(super) fn canceller(&self) -> Arc<impl CancelHandler + use<>> {
+        Arc::new(DefaultCancelHandler::new(Arc::clone(&self.manager)))
     }
 
     /// Fires the token when the client asks for it or is gone. Never ends by itself.
@@ -151,7 +159,7 @@ impl Connection {
                     }
                 }
                 () = tokio::time::sleep(CLIENT_CHECK_INTERVAL) => {
-                    if self.client_gone() {
+                    if self.watched.is_gone() {
                         cancel.cancel();
                     }
                 }
@@ -241,18 +249,17 @@ impl Connection {
             }
             Answer::Rows { schema, rows, tag, notices } => {
                 send_notices(client, &notices).await?;
-                check_width(schema.fields().len()).map_err(|error| self.named(&error))?;
+                check_width(schema.fields().len(), &self.limits).map_err(|error| self.named(&error))?;
                 client.feed(row_description(&schema)).await?;
-                let mut buffer = RowBuffer::new(Formats::All(FieldFormat::Text), zone.clone());
+                let mut buffer = RowBuffer::new(Formats::All(FieldFormat::Text), zone.clone(), &self.limits);
                 let count = send_rows(client, rows, &mut buffer, cancel, &|error| self.named(error)).await?;
                 metrics::rows(count);
                 client.feed(command_complete(&tag, count)).await?;
             }
             Answer::CopyOut { schema, rows, options } => {
-                copy::send(client, &schema, rows, Encoder::new(&options, &schema, zone.clone()), cancel, &|error| {
-                    self.named(error)
-                })
-                .await?;
+                check_width(schema.fields().len(), &self.limits).map_err(|error| self.named(&error))?;
+                let encoder = Encoder::new(&options, &schema, zone.clone());
+                copy::send(client, &schema, rows, encoder, cancel, &|error| self.named(error)).await?;
             }
             Answer::CopyIn(copy) => {
                 client.feed(copy::response(&copy)).await?;
@@ -412,32 +419,5 @@ impl SimpleQueryHandler for Connection {
     {
         self.run_text(client, query).await?;
         Ok(Vec::new())
-    }
-}
-
-/// The handlers of one connection, all the same object.
-pub(super) struct Handlers {
-    pub(super) connection: Arc<Connection>,
-}
-
-impl PgWireServerHandlers for Handlers {
-    fn simple_query_handler(&self) -> Arc<impl SimpleQueryHandler> {
-        Arc::clone(&self.connection)
-    }
-
-    fn extended_query_handler(&self) -> Arc<impl ExtendedQueryHandler> {
-        Arc::clone(&self.connection)
-    }
-
-    fn copy_handler(&self) -> Arc<impl CopyHandler> {
-        Arc::clone(&self.connection)
-    }
-
-    fn startup_handler(&self) -> Arc<impl StartupHandler> {
-        Arc::clone(&self.connection)
-    }
-
-    fn cancel_handler(&self) -> Arc<impl CancelHandler> {
-        Arc::new(DefaultCancelHandler::new(Arc::clone(&self.connection.manager)))
     }
 }

@@ -16,12 +16,11 @@ use pgwire::messages::response::CommandComplete;
 use tokio_util::sync::CancellationToken;
 
 use super::connection::{Connection, cancel_requests};
-use super::rows::check_width;
 use crate::engine::{Answer, CopyFormat, CopyIn, CopyOptions};
 use crate::server::copy::{Decoder, Encoder};
 use crate::server::errors;
 use crate::server::pg_types::pg_type;
-use crate::types::{Error, Result, SqlState};
+use crate::types::{Error, Limit, Result, SqlState};
 
 /// Room for the messages of rows.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -35,7 +34,8 @@ pub(super) struct Receiving {
 impl Receiving {
     pub(super) fn new(copy: CopyIn) -> Receiving {
         let columns = copy.columns().map(|(name, data_type)| (name, pg_type(data_type)));
-        Receiving { decoder: Decoder::new(copy.options(), copy.table(), columns), copy }
+        let row_bytes_max = copy.limits().size(Limit::RowBytes);
+        Receiving { decoder: Decoder::new(copy.options(), copy.table(), columns, row_bytes_max), copy }
     }
 
     fn take(&mut self, all: bool) -> Result<()> {
@@ -46,7 +46,11 @@ impl Receiving {
     }
 
     fn feed(&mut self, bytes: &[u8]) -> Result<()> {
-        self.decoder.feed(bytes)?;
+        if !self.decoder.feed(bytes)? {
+            let limits = self.copy.limits();
+            let message = format!("a row may be at most {} bytes long", limits.get(Limit::RowBytes));
+            return Err(limits.exceeded(Limit::RowBytes, message).hint("Is the end of line, or a quote, missing?"));
+        }
         self.take(false)
     }
 
@@ -83,7 +87,6 @@ where
     C::Error: Debug,
     PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
 {
-    check_width(schema.fields().len()).map_err(|error| named(&error))?;
     let (format, columns, formats) = codes(encoder.options(), schema.fields().len());
     let binary = encoder.options().format == CopyFormat::Binary;
     client.feed(PgWireBackendMessage::CopyOutResponse(CopyOutResponse::new(format, columns, formats))).await?;

@@ -37,10 +37,7 @@ use crate::engine::{Answer, Parameter, Prepared, Session, Tag, TransactionStatus
 use crate::server::errors;
 use crate::server::metrics;
 use crate::server::pg_types::pg_type;
-use crate::types::{Error, Result, SqlState, TimeZone};
-
-/// The most portals of a connection.
-const PORTALS_MAX: usize = 1_000;
+use crate::types::{Error, Limit, Result, SqlState, TimeZone};
 
 /// What a connection has parsed and bound.
 #[derive(Default)]
@@ -142,7 +139,7 @@ impl Connection {
                     declared.iter().map(|declared| declared.as_ref().map(|(_, stored)| stored.clone())).collect();
                 let prepared = session.prepare(statement, &known).await?;
                 if let Some(schema) = prepared.schema() {
-                    check_width(schema.fields().len())?;
+                    check_width(schema.fields().len(), &self.limits)?;
                 }
                 let types = prepared
                     .parameter_types()
@@ -176,12 +173,10 @@ impl Connection {
             return Err(Error::new(SqlState::DuplicateCursor, format!("portal \"{name}\" already exists"))
                 .hint("Close it first, or choose another name."));
         }
-        if extended.portals.len() >= PORTALS_MAX {
-            return Err(Error::new(
-                SqlState::ProgramLimitExceeded,
-                format!("a connection may have at most {PORTALS_MAX} portals"),
-            )
-            .hint("Close those that are done."));
+        let most = self.limits.size(Limit::Portals);
+        if extended.portals.len() >= most {
+            let message = format!("a connection may have at most {most} portals");
+            return Err(self.limits.exceeded(Limit::Portals, message).hint("Close those that are done."));
         }
         let wanted = stored.types.len();
         if message.parameters.len() != wanted {
@@ -351,13 +346,13 @@ impl Connection {
         }
         let formats = Formats::of_portal(formats, schema.fields().len()).map_err(|error| self.named(&error))?;
         if rows_max == 0 {
-            let mut buffer = RowBuffer::new(formats, zone.clone());
+            let mut buffer = RowBuffer::new(formats, zone.clone(), &self.limits);
             let count = send_rows(client, rows, &mut buffer, cancel, &|error| self.named(error)).await?;
             metrics::rows(count);
             client.feed(command_complete(&tag, count)).await?;
             return Ok(Portal::Finished(tag));
         }
-        let buffer = RowBuffer::new(formats.clone(), zone.clone());
+        let buffer = RowBuffer::new(formats.clone(), zone.clone(), &self.limits);
         let suspended = Suspended { rows, rest: None, buffer, tag, schema, formats };
         self.send_portion(client, suspended, rows_max, cancel).await
     }

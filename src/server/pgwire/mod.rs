@@ -7,11 +7,14 @@
 
 mod connection;
 mod copy;
+mod dialogue;
 mod extended;
+mod frames;
 mod listener;
 mod messages;
 mod parameters;
 mod rows;
 mod startup;
+mod watched;
 
-pub(crate) use listener::serve;
+pub(crate) use listener::{Door, House, serve};

@@ -1,6 +1,7 @@
 //! Rows of an answer, sent as they come.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use bytes::{BufMut as _, BytesMut};
@@ -15,10 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::server::errors;
 use crate::types::text::Column;
-use crate::types::{Error, Result, SqlState, TimeZone};
+use crate::types::{Error, Limit, Limits, Result, SqlState, TimeZone};
 
-/// PostgreSQL's bound on the columns of a result.
-const COLUMNS_MAX: usize = 1664;
 const BUFFER_BYTES: usize = 64 << 10;
 
 /// The format of each column of a result.
@@ -62,12 +61,11 @@ impl Formats {
 ///
 /// # Errors
 /// 54000 when there are too many columns.
-pub(super) fn check_width(columns: usize) -> Result<()> {
-    if columns > COLUMNS_MAX {
-        return Err(Error::new(
-            SqlState::ProgramLimitExceeded,
-            format!("target lists can have at most {COLUMNS_MAX} entries"),
-        ));
+pub(super) fn check_width(columns: usize, limits: &Limits) -> Result<()> {
+    let most = limits.size(Limit::ResultColumns);
+    if columns > most {
+        let message = format!("target lists can have at most {most} entries");
+        return Err(limits.exceeded(Limit::ResultColumns, message).hint("Name the columns that are needed."));
     }
     Ok(())
 }
@@ -142,12 +140,14 @@ pub(super) struct RowBuffer {
     zone: TimeZone,
     scratch: Vec<u8>,
     row: BytesMut,
+    limits: Arc<Limits>,
 }
 
 impl RowBuffer {
     /// For columns in some formats; times are shown in a zone.
-    pub(super) fn new(formats: Formats, zone: TimeZone) -> RowBuffer {
-        RowBuffer { formats, zone, scratch: Vec::new(), row: BytesMut::with_capacity(BUFFER_BYTES) }
+    pub(super) fn new(formats: Formats, zone: TimeZone, limits: &Arc<Limits>) -> RowBuffer {
+        let row = BytesMut::with_capacity(BUFFER_BYTES);
+        RowBuffer { formats, zone, scratch: Vec::new(), row, limits: Arc::clone(limits) }
     }
 
     fn columns(&self, batch: &RecordBatch) -> Result<Vec<Column>> {
@@ -170,6 +170,15 @@ impl RowBuffer {
                 .map_err(|_| Error::new(SqlState::ProgramLimitExceeded, "a value is longer than 2 GiB"))?;
             self.row.put_i32(length);
             self.row.extend_from_slice(&self.scratch);
+        }
+        let most = self.limits.size(Limit::RowBytes);
+        if self.row.len() > most {
+            let message = format!("a row of {} bytes is too long: at most {most} are sent", self.row.len());
+            self.row.clear();
+            return Err(self
+                .limits
+                .exceeded(Limit::RowBytes, message)
+                .hint("Take fewer columns, or parts of long values."));
         }
         // The number of columns was checked against a bound below `i16::MAX`.
         Ok(DataRow::new(self.row.split(), i16::try_from(columns.len()).unwrap_or(i16::MAX)))

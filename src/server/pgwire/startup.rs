@@ -16,7 +16,7 @@ use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage, ProtocolVers
 
 use super::connection::Connection;
 use super::messages::{Severity, error_info};
-use crate::types::{Error, SqlState};
+use crate::types::{Error, Limit, SqlState};
 
 /// The one database.
 const DATABASE: &str = "clink";
@@ -142,7 +142,9 @@ impl StartupHandler for Connection {
         };
         let taken = self.slot.lock().is_ok_and(|mut slot| slot.take());
         if !taken {
-            let error = Error::new(SqlState::TooManyConnections, "sorry, too many clients already")
+            let error = self
+                .limits
+                .exceeded(Limit::Sessions, "sorry, too many clients already")
                 .hint("Close some connections, or share them with a pool.");
             return Err(fatal(&error));
         }

@@ -47,7 +47,7 @@ impl Column {
                 out.extend_from_slice(&[0; 8]);
             }
             // jsonb: a version, then the text.
-            Kind::Map { .. } => {
+            Kind::Map { .. } | Kind::Json(_) => {
                 out.push(1);
                 self.write_text(row, out);
             }

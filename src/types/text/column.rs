@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DurationMicrosecondArray,
     FixedSizeBinaryArray, Float32Array, Float64Array, Int16Array, Int32Array, Int64Array, IntervalMonthDayNanoArray,
-    StringArray, Time64MicrosecondArray, TimestampMicrosecondArray,
+    LargeStringArray, StringArray, Time64MicrosecondArray, TimestampMicrosecondArray,
 };
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, IntervalUnit, TimeUnit};
@@ -36,6 +36,7 @@ pub(super) enum Kind {
     Double(Float64Array),
     Decimal { values: Decimal128Array, scale: i8, trim: bool },
     Text(StringArray),
+    Json(LargeStringArray),
     Bytes(BinaryArray),
     Uuid(FixedSizeBinaryArray),
     FixedBytes(FixedSizeBinaryArray),
@@ -60,7 +61,7 @@ fn printed_type(data_type: &DataType) -> Option<DataType> {
         DataType::Decimal32(precision, scale) | DataType::Decimal64(precision, scale) => {
             DataType::Decimal128(*precision, *scale)
         }
-        DataType::LargeUtf8 | DataType::Utf8View | DataType::Decimal256(..) => DataType::Utf8,
+        DataType::Utf8View | DataType::Decimal256(..) => DataType::Utf8,
         DataType::LargeBinary | DataType::BinaryView => DataType::Binary,
         DataType::Date64 => DataType::Date32,
         DataType::Time32(_) | DataType::Time64(TimeUnit::Nanosecond) => DataType::Time64(TimeUnit::Microsecond),
@@ -109,6 +110,7 @@ impl Column {
                 trim: is_bare_numeric(*precision, *scale),
             },
             DataType::Utf8 => Kind::Text(array.as_string().clone()),
+            DataType::LargeUtf8 => Kind::Json(array.as_string().clone()),
             DataType::Binary => Kind::Bytes(array.as_binary().clone()),
             DataType::FixedSizeBinary(16) => Kind::Uuid(array.as_fixed_size_binary().clone()),
             DataType::FixedSizeBinary(_) => Kind::FixedBytes(array.as_fixed_size_binary().clone()),
@@ -196,6 +198,7 @@ impl Column {
             Kind::Double(values) => write_double(out, values.value(row)),
             Kind::Decimal { values, scale, trim } => write_decimal(out, values.value(row), *scale, *trim),
             Kind::Text(values) => out.extend_from_slice(values.value(row).as_bytes()),
+            Kind::Json(values) => out.extend_from_slice(values.value(row).as_bytes()),
             Kind::Bytes(values) => write_hex(out, values.value(row)),
             Kind::FixedBytes(values) => write_hex(out, values.value(row)),
             Kind::Uuid(values) => write_uuid(out, values.value(row)),
@@ -295,6 +298,7 @@ impl Column {
             Kind::Real(values) if values.value(row).is_finite() => self.write_text(row, out),
             Kind::Double(values) if values.value(row).is_finite() => self.write_text(row, out),
             Kind::Text(values) => write_json_string(out, values.value(row)),
+            Kind::Json(_) => self.write_text(row, out),
             Kind::Bytes(values) => write_base64(out, values.value(row)),
             Kind::FixedBytes(values) => write_base64(out, values.value(row)),
             Kind::Timestamp { values, zone } => {

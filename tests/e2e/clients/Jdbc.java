@@ -1,6 +1,11 @@
+import java.io.StringReader;
+import java.io.StringWriter;
 import java.math.BigDecimal;
 import java.sql.*;
 import java.util.Properties;
+import org.postgresql.PGConnection;
+import org.postgresql.util.PGInterval;
+import org.postgresql.util.PGobject;
 
 /** pgjdbc: a parameter of each type, portions of rows, blocks, metadata. Run: java -cp postgresql.jar Jdbc.java HOST:PORT */
 public class Jdbc {
@@ -60,6 +65,47 @@ public class Jdbc {
             values(c, "time", "?", java.time.LocalTime.of(23, 59, 59));
             values(c, "timestamp", "?", java.time.LocalDateTime.of(1969, 12, 31, 23, 59, 59, 999999000));
             values(c, "timestamptz", "?", java.time.OffsetDateTime.of(2013, 1, 1, 5, 0, 0, 500000000, java.time.ZoneOffset.UTC));
+            values(c, "real", "?", 1.5f, -0.25f);
+            values(c, "varchar(10)", "?", "abc");
+            values(c, "interval", "?", new PGInterval(0, 1, -2, 3, 4, 5.25));
+            PGobject document = new PGobject();
+            document.setType("jsonb");
+            document.setValue("{\"a\": [1, null], \"b\": \"x\"}");
+            values(c, "jsonb", "?", document);
+            try (Statement s = c.createStatement()) {
+                s.execute("CREATE TABLE arrays (k int PRIMARY KEY, n int[], s text[])");
+            }
+            try (PreparedStatement in = c.prepareStatement("INSERT INTO arrays VALUES (1, ?, ?) RETURNING n, s")) {
+                for (int round = 0; round < 7; round++) {
+                    in.setArray(1, c.createArrayOf("int4", new Integer[] {1, null, 3}));
+                    in.setArray(2, c.createArrayOf("text", new String[] {"a b", "q\"\\", ""}));
+                    try (ResultSet rows = in.executeQuery()) {
+                        check(rows.next(), true);
+                        check(java.util.Arrays.asList((Object[]) rows.getArray(1).getArray()).toString(), "[1, null, 3]");
+                        check(java.util.Arrays.asList((Object[]) rows.getArray(2).getArray()).toString(), "[a b, q\"\\, ]");
+                    }
+                    try (Statement s = c.createStatement()) {
+                        s.execute("DELETE FROM arrays");
+                    }
+                }
+            }
+            // NULL without a type, in text and then in binary.
+            try (Statement s = c.createStatement()) {
+                s.execute("CREATE TABLE nulls (k int PRIMARY KEY, ts timestamp, n int)");
+            }
+            try (PreparedStatement in = c.prepareStatement("INSERT INTO nulls VALUES (?, ?, ?)")) {
+                for (int round = 0; round < 7; round++) {
+                    in.setInt(1, round);
+                    in.setTimestamp(2, null);
+                    in.setNull(3, Types.INTEGER);
+                    check(in.executeUpdate(), 1);
+                }
+            }
+            try (Statement s = c.createStatement();
+                 ResultSet rows = s.executeQuery("SELECT count(*) FROM nulls WHERE ts IS NULL AND n IS NULL")) {
+                rows.next();
+                check(rows.getInt(1), 7);
+            }
             values(c, "uuid", "?", java.util.UUID.fromString("00112233-4455-6677-8899-aabbccddeeff"));
 
             try (Statement s = c.createStatement()) {
@@ -129,6 +175,51 @@ public class Jdbc {
                 }
             }
             check(found.toString(), "id:int4:10:NO name:varchar:20:NO amount:numeric:12:YES ");
+            found.setLength(0);
+            try (ResultSet rows = meta.getPrimaryKeys(null, "public", "t")) {
+                while (rows.next()) {
+                    found.append(rows.getString("COLUMN_NAME")).append(':').append(rows.getInt("KEY_SEQ"))
+                         .append(':').append(rows.getString("PK_NAME")).append(' ');
+                }
+            }
+            check(found.toString(), "id:1:t_pkey ");
+            try (Statement s = c.createStatement()) {
+                s.execute("CREATE TABLE two (a int, b int, c int, PRIMARY KEY (c, a))");
+            }
+            found.setLength(0);
+            try (ResultSet rows = meta.getPrimaryKeys(null, "public", "two")) {
+                while (rows.next()) {
+                    found.append(rows.getString("COLUMN_NAME")).append(':').append(rows.getInt("KEY_SEQ")).append(' ');
+                }
+            }
+            check(found.toString(), "c:1 a:2 ");
+            found.setLength(0);
+            try (ResultSet rows = meta.getSchemas(null, "public")) {
+                while (rows.next()) {
+                    found.append(rows.getString("TABLE_SCHEM")).append(' ');
+                }
+            }
+            check(found.toString(), "public ");
+            try (ResultSet rows = meta.getTypeInfo()) {
+                boolean known = false;
+                while (rows.next()) {
+                    known |= rows.getString("TYPE_NAME").equals("timestamptz");
+                }
+                check(known, true);
+            }
+            try (ResultSet rows = meta.getImportedKeys(null, "public", "t")) {
+                check(rows.next(), false);
+            }
+            try (ResultSet rows = meta.getIndexInfo(null, "public", "t", false, false)) {
+                check(rows.next(), true);
+                check(rows.getString("INDEX_NAME"), "t_pkey");
+            }
+
+            org.postgresql.copy.CopyManager copies = c.unwrap(PGConnection.class).getCopyAPI();
+            check(copies.copyIn("COPY two FROM STDIN (FORMAT csv)", new StringReader("1,2,3\n4,5,6\n")), 2L);
+            StringWriter out = new StringWriter();
+            check(copies.copyOut("COPY (SELECT * FROM two ORDER BY a) TO STDOUT", out), 2L);
+            check(out.toString(), "1\t2\t3\n4\t5\t6\n");
         }
         System.out.println("ok");
     }

@@ -1,6 +1,9 @@
 // node-postgres: values, prepared statements, a block, a cancel by closing. Run: node node_pg.js HOST:PORT
 const assert = require('assert');
+const { pipeline } = require('stream/promises');
+const { Readable } = require('stream');
 const { Client, types } = require('pg');
+const copies = require('pg-copy-streams');
 
 // Dates as text, so that the zone of this machine has no part in it.
 for (const oid of [1082, 1083, 1114, 1184, 1186]) types.setTypeParser(oid, (text) => text);
@@ -16,6 +19,10 @@ async function main() {
     ['real', 1.5, 1.5],
     ['double precision', 0.1, 0.1],
     ['numeric(12,2)', '12345.67', '12345.67'],
+    ['numeric', '-1.5', '-1.5'],
+    ['varchar(10)', 'abc', 'abc'],
+    ['interval', '1 day 02:03:04.5', '1 day 02:03:04.5'],
+    ['jsonb', { b: [1, null], a: 'x' }, { a: 'x', b: [1, null] }],
     ['text', 'é €\n"\'\\', 'é €\n"\'\\'],
     ['boolean', true, true],
     ['bytea', Buffer.from([0, 255, 39]), Buffer.from([0, 255, 39])],
@@ -46,6 +53,24 @@ async function main() {
   await assert.rejects(client.query('SELECT nope'), (error) => error.code === '42703' && error.position === '8');
   const several = await client.query('SELECT 1 AS a; SELECT 2 AS b');
   assert.deepStrictEqual(several.map((one) => one.rows), [[{ a: 1 }], [{ b: 2 }]]);
+  const copied = client.query(copies.from('COPY v1 FROM STDIN'));
+  await pipeline(Readable.from(['20\t1\n', '21\t\\N\n']), copied);
+  assert.strictEqual(copied.rowCount, 2);
+  const parts = [];
+  await pipeline(client.query(copies.to('COPY (SELECT * FROM v1 WHERE k >= 20 ORDER BY k) TO STDOUT')), async (source) => {
+    for await (const part of source) parts.push(part);
+  });
+  assert.strictEqual(Buffer.concat(parts).toString(), '20\t1\n21\t\\N\n');
+  // A cancel goes over a connection of its own.
+  const slow = client.query('SELECT count(*) FROM generate_series(1, 100000) a, generate_series(1, 100000) b');
+  setTimeout(() => {
+    const message = Buffer.alloc(16);
+    [16, 80877102, client.processID, client.secretKey].forEach((number, at) => message.writeInt32BE(number, 4 * at));
+    require('net').connect(Number(port), host, function () { this.end(message); });
+  }, 300);
+  const asked = Date.now();
+  await assert.rejects(slow, (error) => error.code === '57014');
+  assert(Date.now() - asked < 1300);
   await client.end();
   console.log('ok');
 }
