@@ -223,7 +223,7 @@ fn texts_of(lists: &ListArray, row: usize) -> Option<StringArray> {
     lists.is_valid(row).then(|| lists.value(row).as_string::<i32>().clone())
 }
 
-fn valid<'a>(documents: &'a LargeStringArray, row: usize) -> Option<&'a str> {
+fn valid(documents: &LargeStringArray, row: usize) -> Option<&str> {
     documents.is_valid(row).then(|| documents.value(row))
 }
 
@@ -447,7 +447,7 @@ pub(crate) fn operator(
         _ => return Ok(None),
     };
     let both = matches!(operation, Operation::Contains | Operation::Concat);
-    if !on_left && !(both && on_right) {
+    if !(on_left || both && on_right) {
         let names: Vec<String> =
             [types.0, types.1].into_iter().map(|found| found.as_ref().map_or("unknown".into(), sql_name)).collect();
         return Err(to_datafusion(undefined_operator(symbol, &names)));
