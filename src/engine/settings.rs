@@ -107,6 +107,12 @@ const SETTINGS: &[Setting] = &[
         description: "How often the clock ticks while there is work.",
     },
     Setting {
+        name: "default_table_access_method",
+        default: "heap",
+        kind: Kind::ReadOnly,
+        description: "PostgreSQL's word for ordinary tables.",
+    },
+    Setting {
         name: "default_transaction_isolation",
         default: "repeatable read",
         kind: Kind::Only(

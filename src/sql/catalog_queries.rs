@@ -60,14 +60,16 @@ pub fn resolve_settings(query: &mut Query, setting: &mut SetConfig<'_>) -> Resul
             }
             let ast::FunctionArguments::List(list) = &function.args else { return ControlFlow::Continue(()) };
             let text = |at: usize| match list.args.get(at) {
-                Some(ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(Expr::Value(value)))) => match &value.value {
-                    ast::Value::SingleQuotedString(text) => Some(text.clone()),
-                    ast::Value::Boolean(truth) => Some(truth.to_string()),
-                    _ => None,
-                },
+                Some(ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument))) => constant_text(argument),
                 _ => None,
             };
-            let Some(name) = text(0) else { return ControlFlow::Continue(()) };
+            let Some(name) = text(0) else {
+                // A parameter without a value yet: the answer will be a text.
+                if !sets && let Ok(null) = parse_expression("CAST(NULL AS text)") {
+                    *expression = null;
+                }
+                return ControlFlow::Continue(());
+            };
             let value = if sets { text(1) } else { None };
             let flag = text(if sets { 2 } else { 1 }).is_some_and(|flag| flag == "true");
             match (self.0)(&name, value.as_deref(), flag) {
@@ -89,6 +91,20 @@ pub fn resolve_settings(query: &mut Query, setting: &mut SetConfig<'_>) -> Resul
     match VisitMut::visit(query, &mut Settings(setting)) {
         ControlFlow::Break(error) => Err(error),
         ControlFlow::Continue(()) => Ok(()),
+    }
+}
+
+/// The text of a literal, cast or not.
+fn constant_text(expression: &Expr) -> Option<String> {
+    match expression {
+        Expr::Nested(inner) => constant_text(inner),
+        Expr::Cast { expr, data_type: DataType::Text | DataType::Varchar(_), .. } => constant_text(expr),
+        Expr::Value(value) => match &value.value {
+            ast::Value::SingleQuotedString(text) => Some(text.clone()),
+            ast::Value::Boolean(truth) => Some(truth.to_string()),
+            _ => None,
+        },
+        _ => None,
     }
 }
 
@@ -229,6 +245,14 @@ impl VisitorMut for Answered {
             && let Some(answer) = answered(select)
         {
             *expression = answer;
+        }
+        // Functions are named by texts in the tables.
+        if let Expr::Cast { expr, data_type, .. } = expression
+            && catalog_type(data_type).is_some_and(|name| name == "regproc")
+            && let Some(name) = constant_text(expr)
+        {
+            let bare = name.strip_prefix("pg_catalog.").unwrap_or(&name).to_owned();
+            *expression = Expr::value(ast::Value::SingleQuotedString(bare));
         }
         ControlFlow::Continue(())
     }

@@ -23,10 +23,15 @@ def filled(server):
     return server
 
 
-def psql(server, command):
+def test_psql_shows_keys(filled):
+    # The lines below the table are left out of tuples alone.
+    assert '"orders_pkey" PRIMARY KEY, btree (id)' in psql(filled, r"\d orders", "-q")
+
+
+def psql(server, command, tuples="-t"):
     host, port = server.pg.rsplit(":", 1)
     done = subprocess.run(
-        ["psql", "-X", "-A", "-t", "-h", host, "-p", port, "-U", "me", "-v", "ON_ERROR_STOP=1", "clink", "-c", command],
+        ["psql", "-X", "-A", tuples, "-h", host, "-p", port, "-U", "me", "-v", "ON_ERROR_STOP=1", "clink", "-c", command],
         timeout=60,
         capture_output=True,
         text=True,
@@ -50,7 +55,7 @@ def psql(server, command):
         (r"\dT", []),
         (r"\df", []),
         (r"\d orders", ["id|integer||not null|", "amount|numeric(12,2)", "note|character varying(20)"]),
-        (r"\d orders", ["amount|numeric(12,2)|||1.5", '"orders_pkey" PRIMARY KEY, btree (id)']),
+        (r"\d orders", ["amount|numeric(12,2)|||1.5"]),
         (r"\d+ totals", ["customer|text", "n|bigint"]),
         (r"\d plain", ["a|timestamp with time zone", "b|integer[]"]),
         (r"\d big", ["id|integer"]),

@@ -71,7 +71,8 @@ def test_stopped_readers(server):
             assert time.monotonic() < deadline
         busy = p99(connection)
         assert busy < max(2 * quiet, quiet + 0.02), (quiet, busy)
-        assert server.rss_bytes() - before <= 2 * MEMORY_MORE
+        # Each has a few batches, and what the sockets hold.
+        assert server.rss_bytes() - before <= 4 * MEMORY_MORE
         # One that reads on gets all of its rows.
         for reader in stopped[1:]:
             reader.close()

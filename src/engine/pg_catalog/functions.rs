@@ -56,6 +56,14 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
         }),
         of("pg_get_indexdef", |object| (!declared_key(object).is_empty()).then(|| index_definition(object))),
         of("pg_get_viewdef", |object| Some(query_text(object))),
+        of_first("quote_literal", DataType::Utf8, |values| {
+            let texts = crate::sql::cast_array(values, &DataType::Utf8).map_err(to_datafusion)?;
+            let quoted = |text: &str| {
+                let escaped = text.replace('\'', "''").replace('\\', "\\\\");
+                if text.contains('\\') { format!(" E'{escaped}'") } else { format!("'{escaped}'") }
+            };
+            Ok(Arc::new(texts.as_string::<i32>().iter().map(|text| text.map(quoted)).collect::<StringArray>()))
+        }),
         column_default(catalog),
         vector_numbers(),
         // Expressions are kept as they are written.
@@ -91,6 +99,10 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
         functions.push(constant(name, true.into()));
     }
     functions
+}
+
+fn to_datafusion(error: crate::types::Error) -> datafusion::error::DataFusionError {
+    datafusion::error::DataFusionError::External(Box::new(error))
 }
 
 type Answer = dyn Fn(&[ColumnarValue]) -> DataFusionResult<ColumnarValue> + Send + Sync;
