@@ -57,6 +57,7 @@ pub(super) async fn run(flags: DemoFlags) -> Result<(), Error> {
         data_dir: directory.path().join("data"),
         workers: default_workers(flags.workers),
         memory_bytes: memory::default_budget(),
+        checkpoints: None,
     };
     let engine = Engine::open(config, env.clone()).await?;
     let server = sockets.serve(Arc::clone(&engine), env)?;

@@ -21,5 +21,6 @@ pub mod sink;
 pub mod source;
 
 pub(crate) use dataflow::{
-    Executor, ExecutorConfig, FeedId, FeedInput, ImportKind, JobSpec, Peek, PeekAnswer, PeekRange, WorkerCommand,
+    Barrier, Captured, Executor, ExecutorConfig, FeedId, FeedInput, ImportKind, JobSpec, JobState, Peek, PeekAnswer,
+    PeekRange, WorkerCommand,
 };

@@ -45,9 +45,10 @@ def end_with_parent():
 class Server:
     """One `clink serve` process; start it again on the same data with `start`."""
 
-    def __init__(self, data_dir, workers=2, pg="127.0.0.1:0", http="127.0.0.1:0"):
+    def __init__(self, data_dir, workers=2, pg="127.0.0.1:0", http="127.0.0.1:0", flags=()):
         self.data_dir = Path(data_dir)
         self.workers = workers
+        self.flags = list(flags)
         self.listen = ["--pg", pg, "--http", http]
         self.log_path = self.data_dir.with_name(self.data_dir.name + ".log")
         self.process = None
@@ -61,7 +62,7 @@ class Server:
 
     def start(self):
         command = [binary(), "serve", "--data-dir", str(self.data_dir), "--workers", str(self.workers)]
-        command += self.listen
+        command += self.listen + self.flags
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=end_with_parent
