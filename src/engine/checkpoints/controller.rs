@@ -16,7 +16,7 @@ use crate::engine::sequencer::{Request, stopping};
 use crate::env::Env;
 use crate::exec::Captured;
 use crate::exec::relation::{RelationShared, lock};
-use crate::state::{Head, HeadCheckpoint, HeadFile, Manifest, Snapshot, released_parts};
+use crate::state::{Head, HeadCheckpoint, HeadFile, Manifest, Part, Snapshot, released_parts};
 use crate::types::{CheckpointId, Chunk, Error, RelationId, Result, SqlState, Time};
 
 /// How often jobs are looked at that a checkpoint waits for: one may have ended.
@@ -401,7 +401,7 @@ impl Running {
             head.complete(GROUP, named.clone(), controller.retained_max)
         };
         let released = lock(&controller.head).update(complete)?;
-        let before = self.retained.iter().flat_map(|(_, cut)| cut.parts()).map(|part| part.name.clone()).collect();
+        let before = self.retained.iter().flat_map(|(_, cut)| cut.parts()).collect();
         let mut info = describe(begun.checkpoint, &cut, &before);
         info.duration_millis = Some(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX));
         info.pause = Some(pause);
@@ -503,16 +503,16 @@ impl Running {
     }
 }
 
-fn describe(id: CheckpointId, cut: &Cut, before: &BTreeSet<String>) -> CheckpointInfo {
-    let parts: BTreeSet<_> = cut.parts().collect();
+fn describe(id: CheckpointId, cut: &Cut, before: &BTreeSet<(RelationId, &Part)>) -> CheckpointInfo {
+    let parts = cut.parts();
     CheckpointInfo {
         id,
         status: "COMPLETE",
         duration_millis: None,
         jobs: cut.jobs.len(),
         parts: parts.len(),
-        bytes: parts.iter().map(|part| part.bytes).sum(),
-        bytes_new: parts.iter().filter(|part| !before.contains(&part.name)).map(|part| part.bytes).sum(),
+        bytes: parts.iter().map(|(_, part)| part.bytes).sum(),
+        bytes_new: parts.difference(before).map(|(_, part)| part.bytes).sum(),
         pause: None,
         restored: false,
         error: None,

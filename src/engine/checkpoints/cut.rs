@@ -1,6 +1,6 @@
 //! What the engine keeps in a checkpoint's manifest beside the state of workers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::engine::coordinator::{RelationKind, RelationSpec};
 use crate::exec::JobSpec;
@@ -85,10 +85,13 @@ impl Cut {
         serde_json::to_value(self).map_err(|error| Error::internal(error.to_string()))
     }
 
-    /// Every part in the stores of jobs, and those of the cut itself.
-    pub(crate) fn parts(&self) -> impl Iterator<Item = &Part> {
-        let jobs = self.jobs.iter().flat_map(|job| &job.workers).flat_map(Snapshot::parts);
-        jobs.chain(self.bad_rows.iter().filter_map(|bad| bad.rows.as_ref()))
+    /// Every part, each once, with the relation in whose store it is, or whose bad rows it holds.
+    pub(crate) fn parts(&self) -> BTreeSet<(RelationId, &Part)> {
+        let jobs = self.jobs.iter().flat_map(|job| {
+            let parts = job.workers.iter().flat_map(Snapshot::parts);
+            parts.map(|part| (job.relation, part))
+        });
+        jobs.chain(self.bad_rows.iter().filter_map(|bad| Some((bad.table, bad.rows.as_ref()?)))).collect()
     }
 }
 

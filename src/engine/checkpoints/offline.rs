@@ -134,9 +134,9 @@ impl Place {
 
     fn verify_into(&self, named: &HeadCheckpoint, found: &mut Verified) -> Result<()> {
         let cut = self.cut(named)?;
-        let parts: BTreeSet<&Part> = cut.parts().collect();
+        let parts = cut.parts();
         (found.jobs, found.parts) = (cut.jobs.len(), parts.len());
-        found.bytes = parts.iter().map(|part| part.bytes).sum();
+        found.bytes = parts.iter().map(|(_, part)| part.bytes).sum();
         for job in &cut.jobs {
             let store = self.stores.store(job.relation, &self.stores.uri(Some(&job.state_uri))?)?;
             let parts = Manifest::new(GROUP, named.checkpoint, &job.state_uri, job.workers.clone());
