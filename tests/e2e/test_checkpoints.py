@@ -1,6 +1,7 @@
 """SIGKILL at random moments, a restart with another number of workers: the state goes on from a checkpoint."""
 
 import json
+import os
 import random
 import threading
 import time
@@ -10,22 +11,24 @@ import pytest
 
 from harness import LONG, Server, one, rows
 
-KILLS = 30 if LONG else 2
-KEYS = 100_000 if LONG else 20_000
+# scripts/crashtest sets these.
+KILLS = int(os.environ.get("CLINK_KILLS", 30 if LONG else 2))
+KEYS = int(os.environ.get("CLINK_KEYS", 100_000 if LONG else 20_000))
+SEED = os.environ.get("CLINK_SEED")
 PARTS = 97
 SCHEMES = ["memory://", "memory+sharded://", "file", "changelog://", "changelog+file", "disagg-local://"]
 
-BY_PART = "SELECT part, count(*) AS n, sum(v) AS total, max(v) AS most, count(DISTINCT v % 10) AS kinds FROM t GROUP BY part"
+BY_PART = (
+    "SELECT part, count(*) AS n, sum(v) AS total, max(v) AS most, count(DISTINCT v % 10) AS kinds FROM t GROUP BY part"
+)
 OVERALL = "SELECT sum(n)::bigint AS n, max(total) AS total FROM by_part"
 READ = "SELECT g, count(*) AS n, sum(v) AS total FROM events GROUP BY g"
 
 
 def write_events(path, start, count):
     """A file of rows, each hundredth of which cannot be read; appears under its name as a whole."""
-    lines = [
-        json.dumps({"g": i % 13, "v": i}) if i % 100 else f"bad {i}"  # noqa: E501
-        for i in range(start, start + count)
-    ]
+    rows = range(start, start + count)
+    lines = [json.dumps({"g": i % 13, "v": i}) if i % 100 else f"bad {i}" for i in rows]
     hidden = path.with_name("." + path.name)
     hidden.write_text("\n".join(lines) + "\n")
     hidden.rename(path)
@@ -109,7 +112,7 @@ def check(server, model, files):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_kills_go_on_from_checkpoints(tmp_path, scheme):
-    seed = random.randrange(1 << 30)
+    seed = int(SEED) if SEED else random.randrange(1 << 30)
     print(f"{scheme}, seed {seed}")
     choose = random.Random(seed)
     place = tmp_path / "state"
@@ -129,8 +132,9 @@ def test_kills_go_on_from_checkpoints(tmp_path, scheme):
             connection.execute(f"CREATE MATERIALIZED VIEW by_g AS {READ}")
             model = {"rows": {}, "next": {}, "done": 0, "failure": None}
             for low in range(0, KEYS, 10_000):
-                fresh = {id: choose.randrange(1000) for id in range(low, low + 10_000)}
-                connection.execute("INSERT INTO t VALUES " + ", ".join(f"({i}, {i % PARTS}, {v})" for i, v in fresh.items()))
+                fresh = {id: choose.randrange(1000) for id in range(low, min(low + 10_000, KEYS))}
+                values = ", ".join(f"({i}, {i % PARTS}, {v})" for i, v in fresh.items())
+                connection.execute(f"INSERT INTO t VALUES {values}")
                 model["rows"] |= fresh
             wait_for(lambda: complete(connection))
         files = 0
