@@ -3,9 +3,11 @@
 //! Exit 0 after a clean stop, 1 when the server cannot run or a statement fails, 2 when the command line is wrong.
 
 mod demo;
+mod interval;
 mod memory;
 mod progress;
 mod run;
+mod state;
 
 use std::io::Write as _;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -15,7 +17,7 @@ use std::time::Duration;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
-use clink::engine::{Engine, EngineConfig};
+use clink::engine::{CheckpointConfig, Engine, EngineConfig, savepoint_folder};
 use clink::env::Env;
 use clink::server::{BoundSockets, Listen, ServerAddresses};
 use clink::types::{Error, Limits};
@@ -42,6 +44,20 @@ enum Command {
     Demo(demo::DemoFlags),
     /// Run SQL to its end in a database of its own, and print its rows.
     Run(run::RunFlags),
+    /// Print the entries of a checkpoint, a savepoint or a snapshot file.
+    StateCat(state::CatFlags),
+    /// Print what differs between two states; exit 0: nothing, 1: something, 2: an error.
+    StateDiff(state::DiffFlags),
+    /// Write entries as one Arrow stream or as Parquet.
+    StateExport(state::ExportFlags),
+    /// Ask entries by SQL.
+    StateQuery(state::QueryFlags),
+    /// Remove files that no checkpoint names.
+    StateSweep(state::SweepFlags),
+    /// Check every part of each checkpoint; exit 1 when one is damaged.
+    CheckpointVerify(state::VerifyFlags),
+    /// Check a savepoint; exit 1 when it is damaged.
+    CheckSavepoint(state::VerifyFlags),
 }
 
 #[derive(Debug, Args)]
@@ -70,13 +86,21 @@ struct ServeFlags {
     /// A limit on what clients may take, such as sessions=500; docs/postgres.md lists them.
     #[arg(long, env = "CLINK_LIMIT", value_name = "NAME=VALUE", value_delimiter = ',')]
     limit: Vec<String>,
-    /// Where jobs keep their state; only memory:// is supported yet.
-    #[arg(long, env = "CLINK_STATE_BACKEND", default_value = "memory://", value_name = "URI")]
+    /// Where jobs that name no backend keep their state, such as memory+sharded://, changelog:// or file:///folder.
+    #[arg(long, env = "CLINK_STATE_BACKEND", default_value = CheckpointConfig::STATE_BACKEND, value_name = "URI")]
     state_backend: String,
-    #[arg(long, env = "CLINK_CHECKPOINT_DIR", hide = true)]
+    /// The folder of checkpoints [default: checkpoints in the data directory].
+    #[arg(long, env = "CLINK_CHECKPOINT_DIR", value_name = "DIR")]
     checkpoint_dir: Option<String>,
-    #[arg(long, env = "CLINK_CHECKPOINT_INTERVAL", hide = true)]
-    checkpoint_interval: Option<String>,
+    /// How often a checkpoint is taken while something changes, such as 10s or 500ms.
+    #[arg(long, env = "CLINK_CHECKPOINT_INTERVAL", default_value = "10s", value_name = "DURATION|off", value_parser = interval::parse)]
+    checkpoint_interval: interval::Interval,
+    /// A folder that CREATE SAVEPOINT wrote: an empty data directory begins from it.
+    #[arg(long, env = "CLINK_RESTORE_FROM", value_name = "URI")]
+    restore_from: Option<String>,
+    /// Complete checkpoints that are kept.
+    #[arg(long, env = "CLINK_RETAINED_CHECKPOINTS", default_value_t = CheckpointConfig::RETAINED as u16, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    retained_checkpoints: u16,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -113,6 +137,13 @@ pub(crate) fn run() -> ExitCode {
         Command::Serve(flags) => flags,
         Command::Demo(flags) => return to_the_end(demo::run(flags)),
         Command::Run(flags) => return to_the_end(run::run(flags)),
+        Command::StateCat(flags) => return offline(move || state::cat(&flags)),
+        Command::StateDiff(flags) => return offline(move || state::compare(&flags)),
+        Command::StateExport(flags) => return offline(move || state::export(&flags)),
+        Command::StateQuery(flags) => return offline(move || state::query(&flags)),
+        Command::StateSweep(flags) => return offline(move || state::sweep(&flags)),
+        Command::CheckpointVerify(flags) => return offline(move || state::verify(&flags)),
+        Command::CheckSavepoint(flags) => return offline(move || state::savepoint(&flags)),
     };
     let log = flags.log;
     match check(flags) {
@@ -128,19 +159,7 @@ pub(crate) fn run() -> ExitCode {
 
 /// Checks what clap cannot.
 fn check(flags: ServeFlags) -> Result<ServeConfig, String> {
-    if flags.state_backend != "memory://" {
-        return Err(format!(
-            "--state-backend {} is not supported yet: only memory:// is, so leave the flag out",
-            flags.state_backend
-        ));
-    }
-    for (flag, value) in
-        [("--checkpoint-dir", &flags.checkpoint_dir), ("--checkpoint-interval", &flags.checkpoint_interval)]
-    {
-        if value.is_some() {
-            return Err(format!("{flag} is not supported yet: leave it out"));
-        }
-    }
+    let checkpoints = checkpoints(&flags)?;
     let listen =
         Listen { pg: address("--pg", &flags.pg)?, http: address("--http", &flags.http)?, pg_socket: flags.pg_socket };
     if listen == Listen::default() {
@@ -155,7 +174,33 @@ fn check(flags: ServeFlags) -> Result<ServeConfig, String> {
     for assignment in &flags.limit {
         limits.set(assignment).map_err(|error| format!("--limit {error}"))?;
     }
-    Ok(ServeConfig { engine: EngineConfig { data_dir: flags.data_dir, workers, memory_bytes, limits }, listen })
+    let checkpoints = Some(checkpoints);
+    Ok(ServeConfig {
+        engine: EngineConfig { data_dir: flags.data_dir, workers, memory_bytes, limits, checkpoints },
+        listen,
+    })
+}
+
+/// How state is kept.
+fn checkpoints(flags: &ServeFlags) -> Result<CheckpointConfig, String> {
+    CheckpointConfig::check_state_backend(&flags.state_backend)
+        .map_err(|error| format!("--state-backend: {}", one_line(&error)))?;
+    let mut checkpoints = CheckpointConfig::below(&flags.data_dir);
+    if let Some(directory) = &flags.checkpoint_dir {
+        let path = directory.strip_prefix("file://").unwrap_or(directory);
+        if path.is_empty() || path.contains("://") {
+            return Err(format!("--checkpoint-dir {directory} is no folder: only local ones are supported yet"));
+        }
+        checkpoints.directory = path.into();
+    }
+    if let Some(uri) = &flags.restore_from {
+        let folder = savepoint_folder(uri).map_err(|error| format!("--restore-from: {}", one_line(&error)))?;
+        checkpoints.restore_from = Some(folder);
+    }
+    checkpoints.interval = flags.checkpoint_interval.0;
+    checkpoints.retained = usize::from(flags.retained_checkpoints);
+    checkpoints.state_backend.clone_from(&flags.state_backend);
+    Ok(checkpoints)
 }
 
 /// What the flag says, or the number of cores.
@@ -223,6 +268,21 @@ fn to_the_end(work: impl Future<Output = Result<(), Error>>) -> ExitCode {
             ExitCode::from(1)
         }
     }
+}
+
+/// Runs a verb on files, on a thread that may block; an error is exit 2.
+fn offline(work: impl FnOnce() -> Result<ExitCode, Error> + Send + 'static) -> ExitCode {
+    init_logs(LogLevel::Warn);
+    let ended = match runtime() {
+        Ok(runtime) => runtime
+            .block_on(runtime.spawn_blocking(work))
+            .unwrap_or_else(|error| Err(Error::internal(format!("the work ended: {error}")))),
+        Err(error) => Err(error.into()),
+    };
+    ended.unwrap_or_else(|error| {
+        run::report(&error);
+        ExitCode::from(2)
+    })
 }
 
 fn init_logs(level: LogLevel) {
@@ -309,7 +369,7 @@ mod tests {
         let cli = Cli::try_parse_from(["clink", "serve"].iter().chain(args)).map_err(|error| error.to_string())?;
         match cli.command {
             Command::Serve(flags) => check(flags),
-            Command::Demo(_) | Command::Run(_) => Err("another command".to_owned()),
+            _ => Err("another command".to_owned()),
         }
     }
 
@@ -325,6 +385,16 @@ mod tests {
         assert_eq!(config.listen.pg, Some(SocketAddr::from(([127, 0, 0, 1], 0))));
         assert_eq!(config.listen.http, None);
         assert_eq!((config.engine.workers, config.engine.memory_bytes), (3, 512_000_000));
+        let checkpoints = config.engine.checkpoints.expect("on by default");
+        assert_eq!((checkpoints.interval, checkpoints.retained), (Some(Duration::from_secs(10)), 3));
+        assert_eq!(checkpoints.directory, PathBuf::from("./clink-data/checkpoints"));
+        let config =
+            flags(&["--checkpoint-interval", "250ms", "--checkpoint-dir", "file:///x", "--retained-checkpoints", "1"]);
+        let checkpoints = config.expect("valid").engine.checkpoints.expect("on");
+        assert_eq!((checkpoints.interval, checkpoints.retained), (Some(Duration::from_millis(250)), 1));
+        assert_eq!(checkpoints.directory, PathBuf::from("/x"));
+        let config = flags(&["--checkpoint-interval", "off", "--state-backend", "changelog://"]).expect("valid");
+        assert_eq!(config.engine.checkpoints.expect("on").interval, None);
     }
 
     #[test]
@@ -334,8 +404,10 @@ mod tests {
             (&["--limit", "session=1"], "the limits are sessions, "),
             (&["--pg", "0.0.0.0:7432"], "authentication"),
             (&["--pg", "off", "--http", "off"], "both off"),
-            (&["--state-backend", "rocksdb:///x"], "only memory://"),
-            (&["--checkpoint-dir", "x"], "--checkpoint-dir is not supported yet"),
+            (&["--state-backend", "nosuch:///x"], "changelog+file"),
+            (&["--checkpoint-dir", "s3://b/p"], "only local ones"),
+            (&["--checkpoint-interval", "soon"], "10s"),
+            (&["--retained-checkpoints", "0"], "0"),
             (&["--workers", "129"], "129"),
             (&["--pg", "nonsense"], "HOST:PORT"),
         ];

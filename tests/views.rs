@@ -337,9 +337,21 @@ async fn round(seed: u64, workers: usize, changes: usize) {
         // A random number may be too great for its column: refused as a whole, so nothing changes.
         let outcome = database.try_run(&change).await;
         check(&mut database, &views, &format!("seed {seed}, step {step}: {change}\n{outcome:?}")).await;
+        if step == changes / 2 {
+            database.run("CHECKPOINT").await;
+        }
+        if step == changes * 2 / 3 {
+            // The views go on from the checkpoint, on another number of workers.
+            database.engine.close().await;
+            database = Database::open(directory.path(), 1 + workers, Env::system()).await;
+            check(&mut database, &views, &format!("seed {seed}, step {step}, from the checkpoint")).await;
+            let restored = database.run("SELECT jobs FROM clink_catalog.checkpoints WHERE restored").await;
+            assert_eq!(restored, [["12"]], "seed {seed}: two tables and ten views");
+            database.run("CHECKPOINT").await;
+        }
     }
     database.engine.close().await;
-    // The tables come back and the views are built again.
+    // The views go on again, with what changed since.
     let mut database = Database::open(directory.path(), 4 - workers, Env::system()).await;
     check(&mut database, &views, &format!("seed {seed}, opened again")).await;
     database.engine.close().await;

@@ -120,6 +120,14 @@ pub struct CatalogLog {
 }
 
 impl CatalogLog {
+    /// All of it.
+    ///
+    /// # Errors
+    /// 58030 when it cannot be read.
+    pub fn bytes(&self) -> Result<Vec<u8>> {
+        Ok(std::fs::read(&self.path)?)
+    }
+
     /// Opens or makes the log of a data directory and gives its changes in order.
     ///
     /// # Errors

@@ -107,6 +107,14 @@ impl CatalogStore {
         self.apply(change, None)
     }
 
+    /// The bytes of the log. Blocks on the disk.
+    ///
+    /// # Errors
+    /// When it cannot be read.
+    pub fn log_bytes(&self) -> Result<Vec<u8>> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner).log.bytes()
+    }
+
     fn apply(&self, change: &Change, object: Option<Arc<Object>>) -> Result<()> {
         let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
         if let Change::Create(record) = change

@@ -69,6 +69,7 @@ pub(super) async fn run(flags: DemoFlags) -> Result<(), Error> {
         workers: default_workers(flags.workers),
         memory_bytes: memory::default_budget(),
         limits: Limits::default(),
+        checkpoints: None,
     };
     let engine = Engine::open(config, env.clone()).await?;
     let server = sockets.serve(Arc::clone(&engine), env)?;

@@ -64,6 +64,7 @@ pub(super) async fn run(flags: RunFlags) -> Result<(), Error> {
         workers: default_workers(flags.workers),
         memory_bytes: flags.memory.unwrap_or_else(memory::default_budget),
         limits: Limits::default(),
+        checkpoints: None,
     };
     let engine = Engine::open(config, Env::system()).await?;
     let cancel = CancellationToken::new();
@@ -142,6 +143,14 @@ pub(super) async fn print(answer: Answer, output: Output) -> Result<(), Error> {
         Answer::CopyOut { .. } | Answer::CopyIn(_) => Err(Error::unsupported("COPY in clink run is not supported")
             .hint("Write SELECT for rows out, and read files with a table WITH (connector = 'file', …).")),
     }
+}
+
+/// Prints rows, of which there is at least an empty batch.
+pub(super) fn print_batches(batches: &[arrow::array::RecordBatch], output: Output) -> Result<(), Error> {
+    let Some(first) = batches.first() else { return Ok(()) };
+    let mut printer = Printer::new(output, &first.schema());
+    batches.iter().try_for_each(|batch| printer.rows(batch))?;
+    printer.end()
 }
 
 fn tell(notices: &[Notice]) {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SendableRecordBatchStream;
 
+use super::checkpoints::CheckpointConfig;
 use super::copy::CopyIn;
 use crate::sql::CopyOptions;
 use crate::types::{Error, Limits, RelationId, Time};
@@ -21,6 +22,8 @@ pub struct EngineConfig {
     pub memory_bytes: u64,
     /// What clients may take.
     pub limits: Limits,
+    /// How state is kept and checkpointed; `None`: not at all, for a database that is not opened again.
+    pub checkpoints: Option<CheckpointConfig>,
 }
 
 /// What a statement answers.

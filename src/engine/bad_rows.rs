@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 
+use super::checkpoints::{BadBindingCut, BadRowsCut};
 use super::feeds::Part;
 use crate::catalog::errors_schema;
 use crate::exec::source::{BadRow, Offset, SplitId};
@@ -46,6 +47,8 @@ struct Recovery {
     history: Vec<BadBinding>,
     expired: usize,
     found: Vec<(SplitId, BadRow)>,
+    /// The rows of earlier times, which are in the relation.
+    before: VecDeque<Chunk>,
 }
 
 impl BadRows {
@@ -81,20 +84,57 @@ impl BadRows {
 
     /// The places where the rows of former times are read again; none when there are no such rows.
     pub(super) fn begin_recovery(&mut self) -> Vec<Part> {
-        let mut ranges: BTreeMap<&SplitId, (Offset, Offset)> = BTreeMap::new();
-        for binding in &self.history {
-            let range = ranges.entry(&binding.split).or_insert((binding.start, binding.end));
-            *range = (range.0.min(binding.start), range.1.max(binding.end));
-        }
-        let parts: Vec<Part> = ranges
-            .into_iter()
-            .map(|(split, (from, until))| Part { split: split.clone(), from, until: Some(until) })
-            .collect();
+        let parts = ranges(&self.history);
         if !parts.is_empty() {
             let history = self.history.iter().cloned().collect();
-            self.recovery = Some(Recovery { history, expired: self.expired, found: Vec::new() });
+            self.recovery =
+                Some(Recovery { history, expired: self.expired, found: Vec::new(), before: VecDeque::new() });
         }
         parts
+    }
+
+    /// Likewise, of times behind `time`; `rows` are those of earlier ones, which the relation has.
+    pub(super) fn begin_recovery_after(&mut self, time: Time, rows: Vec<Chunk>) -> Vec<Part> {
+        let before: VecDeque<Chunk> = rows.into();
+        let history: Vec<BadBinding> = self.history.iter().filter(|binding| binding.time > time).cloned().collect();
+        let parts = ranges(&history);
+        if parts.is_empty() {
+            self.kept_rows = before.iter().map(Chunk::rows).sum();
+            self.kept = before;
+        } else {
+            self.recovery = Some(Recovery { history, expired: 0, found: Vec::new(), before });
+        }
+        parts
+    }
+
+    /// What was bound so far, for a checkpoint, and the rows that are in the relation, while they are known.
+    pub(super) fn cut(&self, table: RelationId) -> (BadRowsCut, Option<Vec<Chunk>>) {
+        let bindings = self.history.iter().map(|binding| BadBindingCut {
+            time_millis: binding.time.as_millis(),
+            split: binding.split.as_str().to_owned(),
+            start: binding.start,
+            end: binding.end,
+            rows: binding.rows,
+        });
+        let cut = BadRowsCut { table, bindings: bindings.collect(), expired: self.expired, rows: None };
+        (cut, self.recovery.is_none().then(|| self.kept.iter().cloned().collect()))
+    }
+
+    /// As a checkpoint has it; without rows.
+    pub(super) fn from_cut(relation: RelationId, retention: usize, cut: &BadRowsCut) -> BadRows {
+        let history: VecDeque<BadBinding> = cut
+            .bindings
+            .iter()
+            .map(|binding| BadBinding {
+                time: Time::from_millis(binding.time_millis),
+                split: SplitId::new(binding.split.as_str()),
+                start: binding.start,
+                end: binding.end,
+                rows: binding.rows,
+            })
+            .collect();
+        let rows = history.iter().map(|binding| binding.rows).sum();
+        BadRows { history, rows, expired: cut.expired, ..BadRows::new(relation, retention) }
     }
 
     /// Rows of former times were read again.
@@ -106,7 +146,7 @@ impl BadRows {
 
     /// All rows of former times are there: what enters the relation.
     pub(super) fn end_recovery(&mut self) -> Result<Vec<Chunk>> {
-        let Some(Recovery { history, expired, found }) = self.recovery.take() else { return Ok(Vec::new()) };
+        let Some(Recovery { history, expired, found, before }) = self.recovery.take() else { return Ok(Vec::new()) };
         let mut bindings: BTreeMap<(&SplitId, Offset), (Offset, Time)> = BTreeMap::new();
         for binding in &history {
             bindings.insert((&binding.split, binding.start), (binding.end, binding.time));
@@ -125,7 +165,7 @@ impl BadRows {
         if !rows.is_empty() {
             entering = Chunk::inserts(&batch(rows.iter().map(|(time, split, row)| (Some(*time), split, row)))?);
         }
-        for chunk in entering.iter().rev() {
+        for chunk in entering.iter().rev().chain(before.iter().rev()) {
             self.kept_rows += chunk.rows();
             self.kept.push_front(chunk.clone());
         }
@@ -164,6 +204,17 @@ impl BadRows {
         }
         Ok(())
     }
+}
+
+/// The places where the rows of bindings are read again.
+fn ranges<'a>(history: impl IntoIterator<Item = &'a BadBinding>) -> Vec<Part> {
+    let mut ranges: BTreeMap<&SplitId, (Offset, Offset)> = BTreeMap::new();
+    for binding in history {
+        let range = ranges.entry(&binding.split).or_insert((binding.start, binding.end));
+        *range = (range.0.min(binding.start), range.1.max(binding.end));
+    }
+    let part = |(split, (from, until)): (&SplitId, _)| Part { split: split.clone(), from, until: Some(until) };
+    ranges.into_iter().map(part).collect()
 }
 
 /// Bad rows in the schema of an errors relation.

@@ -11,6 +11,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::physical_expr::PhysicalExpr;
 use tokio::sync::oneshot;
 
+use super::checkpoints::{CheckpointConfig, CheckpointInfo, Checkpoints, Controller, Message, StateStores};
 use super::feeds::WakeOnce;
 use super::installed::{Relations, gone};
 use super::sequencer::{Request, Sequencer, stopping};
@@ -24,10 +25,12 @@ use crate::exec::plan::JobPlan;
 use crate::exec::relation::{Progress, RelationShared, lock};
 use crate::exec::{Executor, ExecutorConfig, Peek, PeekAnswer, PeekRange, WorkerCommand};
 use crate::state::HeadFile;
-use crate::types::{Chunk, Error, KeyGroup, RelationId, Result, SqlState, Time};
+use crate::types::{CheckpointId, Chunk, Error, KeyGroup, RelationId, Result, SqlState, Time};
 
 /// Bytes of writes that the workers may be behind; further writes wait.
 const WRITE_BACKLOG_BYTES_MAX: usize = 64 << 20;
+/// One part in so many of the memory is for what one backend of a worker can read again.
+const STATE_MEMORY_PART: u64 = 64;
 
 /// How a coordinator runs.
 #[derive(Clone, Debug)]
@@ -36,6 +39,10 @@ pub struct CoordinatorConfig {
     pub data_dir: PathBuf,
     /// Worker threads, at least 1.
     pub workers: usize,
+    /// How state is kept; `None`: not at all, a start replays everything.
+    pub checkpoints: Option<CheckpointConfig>,
+    /// The budget of memory for the process, in bytes.
+    pub memory_bytes: u64,
 }
 
 /// A relation as the workers know it.
@@ -47,6 +54,20 @@ pub struct RelationSpec {
     pub qualified_name: String,
     /// What fills it.
     pub kind: RelationKind,
+}
+
+impl RelationSpec {
+    /// The state backend that it names.
+    pub(super) fn state_backend(&self) -> Option<&str> {
+        match &self.kind {
+            RelationKind::View { state_backend, .. } => state_backend.as_deref(),
+            RelationKind::Table { .. }
+            | RelationKind::External { .. }
+            | RelationKind::Errors { .. }
+            | RelationKind::RowErrors
+            | RelationKind::Sink { .. } => None,
+        }
+    }
 }
 
 /// What fills a relation.
@@ -80,6 +101,8 @@ pub enum RelationKind {
         plan: Arc<JobPlan>,
         /// Its errors relation, if it has one.
         errors: Option<RelationId>,
+        /// The URI of its state backend; `None`: the server's.
+        state_backend: Option<String>,
     },
     /// A standing query whose rows leave.
     Sink {
@@ -159,6 +182,9 @@ struct Inner {
     requests: Sender<Request>,
     last_time: Arc<AtomicU64>,
     sequencer: Mutex<Option<std::thread::JoinHandle<()>>>,
+    /// `None`: nothing is checkpointed.
+    checkpoints: Option<Checkpoints>,
+    controller: Mutex<Option<std::thread::JoinHandle<()>>>,
     backlog: Mutex<Vec<Backlog>>,
 }
 
@@ -170,12 +196,13 @@ struct Backlog {
 }
 
 impl Coordinator {
-    /// Starts clock, timeline and workers on a data directory; nothing is installed yet.
+    /// Starts clock, timeline and workers on a data directory; nothing is installed yet. Called in a runtime, whose
+    /// threads serve object stores.
     ///
     /// # Errors
     /// When another process holds the directory (55000), or its files are damaged (XX001).
     pub fn start(config: CoordinatorConfig, env: Env) -> Result<Coordinator> {
-        let head = HeadFile::open(&config.data_dir)?;
+        let head = Arc::new(Mutex::new(HeadFile::open(&config.data_dir)?));
         let log = TimelineLog::open(&config.data_dir, env.clone())?;
         let progress = Arc::new(Progress::default());
         let relations = Arc::new(Relations::new(Arc::clone(&progress)));
@@ -192,6 +219,27 @@ impl Coordinator {
         };
         let executor = Arc::new(Executor::start(ExecutorConfig { workers: config.workers, progress, tick })?);
         let last_time = Arc::new(AtomicU64::new(0));
+        let mut controller = None;
+        if let Some(checkpoints) = config.checkpoints {
+            let incarnation = lock(&head).head().incarnation;
+            let memory_bytes = usize::try_from(config.memory_bytes / STATE_MEMORY_PART).unwrap_or(usize::MAX);
+            let (messages, received) = channel();
+            controller = Some(Controller {
+                stores: Arc::new(StateStores::open(&checkpoints, &env, incarnation, memory_bytes)?),
+                head: Arc::clone(&head),
+                relations: Arc::clone(&relations),
+                requests: requests.clone(),
+                received,
+                checkpoints: Checkpoints::new(messages),
+                interval: checkpoints.interval,
+                retained_max: checkpoints.retained.max(1),
+                env: env.clone(),
+            });
+        }
+        let checkpoints = controller.as_ref().map(|controller| controller.checkpoints.clone());
+        let state = controller
+            .as_ref()
+            .map(|controller| (Arc::clone(&controller.stores), controller.checkpoints.messages.clone()));
         let sequencer = Sequencer {
             env,
             executor: Arc::clone(&executor),
@@ -209,18 +257,59 @@ impl Coordinator {
             errors: Default::default(),
             bad_rows: Default::default(),
             recovering: false,
+            state,
+            restored: None,
+            changed: false,
+            in_cut: Vec::new(),
             waiting_for_feeds: Vec::new(),
         };
         let sequencer = std::thread::Builder::new().name("sequencer".to_owned()).spawn(move || sequencer.run())?;
+        let run = |controller: Controller| {
+            std::thread::Builder::new().name("checkpoints".to_owned()).spawn(move || controller.run())
+        };
+        let controller = controller.map(run).transpose()?;
         let inner = Inner {
             executor,
             relations,
             requests,
             last_time,
             sequencer: Mutex::new(Some(sequencer)),
+            checkpoints,
+            controller: Mutex::new(controller),
             backlog: Mutex::default(),
         };
         Ok(Coordinator { inner: Arc::new(inner) })
+    }
+
+    /// The checkpoints that there are, the newest first, and the last that failed or were released.
+    pub(crate) fn checkpoints(&self) -> Vec<CheckpointInfo> {
+        self.inner.checkpoints.as_ref().map(Checkpoints::infos).unwrap_or_default()
+    }
+
+    /// Takes a checkpoint that has all that was answered so far; gives the newest when nothing came since, and `None`
+    /// when there is nothing that could be in one.
+    ///
+    /// # Errors
+    /// 55000 when nothing is checkpointed here; why there is none; 57P01 when the server is stopping.
+    pub async fn checkpoint(&self) -> Result<Option<CheckpointId>> {
+        match &self.inner.checkpoints {
+            Some(checkpoints) => checkpoints.take().await,
+            None => Err(Error::new(SqlState::ObjectNotReady, "this database keeps no checkpoints")
+                .hint("clink serve keeps them, in its data directory.")),
+        }
+    }
+
+    /// Takes a checkpoint and writes it as a savepoint into a folder, with the catalog's log, which does not change
+    /// meanwhile.
+    ///
+    /// # Errors
+    /// As [`Self::checkpoint`]; 42710 when the folder is not empty; when it cannot be written.
+    pub(crate) async fn savepoint(&self, folder: PathBuf, catalog: Vec<u8>) -> Result<CheckpointId> {
+        self.checkpoint().await?;
+        match &self.inner.checkpoints {
+            Some(checkpoints) => checkpoints.savepoint(folder, catalog).await,
+            None => Err(Error::internal("checkpoints are gone")),
+        }
     }
 
     /// Installs all relations of the catalog, upstream first, and replays the timeline into them.
@@ -463,6 +552,15 @@ impl Coordinator {
     pub async fn shutdown(&self) {
         let inner = Arc::clone(&self.inner);
         let stop = move || {
+            if let Some(checkpoints) = &inner.checkpoints {
+                // A controller that is gone needs no word.
+                let _ = checkpoints.messages.send(Message::Stop);
+            }
+            if let Some(thread) = lock(&inner.controller).take()
+                && thread.join().is_err()
+            {
+                tracing::error!("the thread of checkpoints ended by a panic");
+            }
             // A sequencer that is gone needs no word.
             let _ = inner.requests.send(Request::Shutdown);
             if let Some(thread) = lock(&inner.sequencer).take()

@@ -18,6 +18,7 @@ use crate::types::{Error, Limits, RelationId, Result, Time};
 
 use super::aggregate_functions;
 use super::api::{Column, EngineConfig, JobInfo, ViewInfo};
+use super::checkpoints::begin_from;
 use super::coordinator::{Coordinator, CoordinatorConfig, RelationState};
 use super::pg_catalog;
 use super::query_threads::QueryThreads;
@@ -78,8 +79,16 @@ impl Engine {
         let workers = config.workers.max(1);
         let (coordinator, (catalog, records)) = tokio::task::spawn_blocking(move || {
             std::fs::create_dir_all(&data_dir)?;
+            if let Some((folder, checkpoints)) =
+                config.checkpoints.as_ref().and_then(|c| Some((c.restore_from.as_ref()?, &c.directory)))
+            {
+                begin_from(folder, &data_dir, checkpoints)?;
+            }
             // The coordinator first: it holds the lock on the directory.
-            let coordinator = Coordinator::start(CoordinatorConfig { data_dir: data_dir.clone(), workers }, env)?;
+            let (checkpoints, memory_bytes) = (config.checkpoints, config.memory_bytes);
+            let coordinator_config =
+                CoordinatorConfig { data_dir: data_dir.clone(), workers, checkpoints, memory_bytes };
+            let coordinator = Coordinator::start(coordinator_config, env)?;
             Ok::<_, Error>((coordinator, CatalogStore::open(&data_dir)?))
         })
         .await

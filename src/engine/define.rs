@@ -12,6 +12,7 @@ use crate::catalog::{Definition, MaterializedView, Table, TableColumn, View, err
 use crate::connectors::{ConnectorColumn, OnError, SourceTable};
 use crate::exec::source::Source;
 use crate::sql::{self, CreateMaterializedView, CreateTable, CreateView};
+use crate::state::Registry;
 use crate::types::{Error, RelationId, Result, SqlState};
 
 use super::computed::{ComputedSource, Filled};
@@ -277,10 +278,14 @@ pub(crate) async fn materialized_view(relations: &Relations, create: &CreateMate
     if create.fail_on_error {
         planned.plan.on_error = crate::exec::plan::OnError::Fail;
     }
+    if let Some(uri) = &create.state_backend {
+        Registry::default().parse(&uri.text).map_err(|error| error.position_or(Some(uri.position)))?;
+    }
+    let state_backend = create.state_backend.as_ref().map(|uri| uri.text.clone());
     let plan = Arc::new(planned.plan);
     Ok(Defined {
         definition: Definition::MaterializedView(MaterializedView { plan: Arc::clone(&plan) }),
-        kind: Some(RelationKind::View { plan, errors: None }),
+        kind: Some(RelationKind::View { plan, errors: None, state_backend }),
         source: None,
         depends_on: named_relations(relations, &create.query)?,
         notices: planned.notices,

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
+use super::checkpoints::MemberJob;
 use super::coordinator::{RelationKind, RelationSpec, RelationState, RelationStatus};
 use super::sinks::RunningSink;
 use super::source_progress::SourceProgress;
@@ -274,6 +275,75 @@ impl Relations {
         found.sort_unstable();
         found.dedup();
         found
+    }
+
+    /// The jobs that can be captured at a time: those whose rows are kept and that are whole. In order of their numbers.
+    ///
+    /// # Errors
+    /// 55000 when an ordinary table is not among them.
+    pub(super) fn to_capture(&self, time: Time) -> Result<Vec<(RelationSpec, MemberJob)>> {
+        let installed = lock(&self.installed);
+        let mut found = Vec::new();
+        for (id, relation) in installed.iter() {
+            if relation.layout.is_none() || matches!(relation.spec.kind, RelationKind::RowErrors) {
+                continue;
+            }
+            let is_table = matches!(relation.spec.kind, RelationKind::Table { .. });
+            let is_whole = relation.shared.whole_from().is_some_and(|from| from <= time);
+            if !is_whole || failure(&installed, *id).is_some() {
+                if is_table {
+                    return Err(Error::new(
+                        SqlState::ObjectNotReady,
+                        format!("table {} has failed, so there is no checkpoint", relation.spec.qualified_name),
+                    )
+                    .hint("The server's log has the reason. A restart brings its rows back from the timeline."));
+                }
+                continue;
+            }
+            // The errors of a job are kept by it.
+            let job = |import: &RelationId| match installed.get(import) {
+                Some(other) if matches!(other.spec.kind, RelationKind::RowErrors) => other.imports.first().copied(),
+                Some(other) if !other.runs() => None,
+                _ => Some(*import),
+            };
+            let follows = relation.imports.iter().filter_map(job).collect();
+            let member = MemberJob { shared: Arc::clone(&relation.shared), follows, is_table };
+            found.push((relation.spec.clone(), member));
+        }
+        Ok(found)
+    }
+
+    /// The views that read nothing but sources, with those.
+    pub(super) fn on_sources_alone(&self) -> HashMap<RelationId, Vec<RelationId>> {
+        let installed = lock(&self.installed);
+        let is_source = |id: &RelationId| installed.get(id).is_some_and(|relation| !relation.runs());
+        installed
+            .iter()
+            .filter(|(_, relation)| matches!(relation.spec.kind, RelationKind::View { .. }))
+            .filter(|(_, relation)| !relation.imports.is_empty() && relation.imports.iter().all(is_source))
+            .map(|(id, relation)| (*id, relation.imports.clone()))
+            .collect()
+    }
+
+    /// A relation whose knowledge is in the timeline alone, so that there is no checkpoint while it is there.
+    pub(super) fn without_cut(&self) -> Option<String> {
+        let installed = lock(&self.installed);
+        let found = installed.values().find(|relation| match &relation.spec.kind {
+            RelationKind::External { key, .. } => !key.is_empty(),
+            RelationKind::Sink { target, .. } => target.is_table,
+            _ => false,
+        });
+        found.map(|relation| relation.spec.qualified_name.clone())
+    }
+
+    /// True when the job that a relation is of was neither stopped nor replaced.
+    pub(super) fn still_runs(&self, shared: &Arc<RelationShared>) -> bool {
+        self.is_there(shared) && failure(&lock(&self.installed), shared.id).is_none()
+    }
+
+    /// True when the relation is installed and its job is the same.
+    pub(super) fn is_there(&self, shared: &Arc<RelationShared>) -> bool {
+        lock(&self.installed).get(&shared.id).is_some_and(|relation| Arc::ptr_eq(&relation.shared, shared))
     }
 
     /// How far the slowest of all relations with rows is.

@@ -14,6 +14,7 @@
 mod aggregate_functions;
 mod api;
 mod bad_rows;
+mod checkpoints;
 mod computed;
 pub mod coordinator;
 mod copy;
@@ -54,6 +55,7 @@ mod yielding;
 
 pub use crate::sql::{CopyFormat, CopyOptions, Parameter, Statement, StatementKind, sql_name as type_name};
 pub use api::{Answer, Column, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Tag, ViewInfo};
+pub use checkpoints::{CheckpointConfig, offline, savepoint_folder};
 pub use copy::CopyIn;
 pub use database::Engine;
 pub use errors::error_of;

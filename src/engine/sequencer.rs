@@ -9,15 +9,19 @@
 //! after: recovery replays it. Times above the durable bound of the clock are never handed out, and a
 //! restart begins at the bound.
 
+mod checkpoint;
+mod recover;
+
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
 use super::bad_rows::BadRows;
+use super::checkpoints::{Message, Restored, StateStores, fresh};
 use super::coordinator::{RelationKind, RelationSpec, TableWrite};
 use super::feeds::{Bound, Extent, Feed, FeedSpec, Part, Taken, WakeOnce};
 use super::installed::{Installed, Relations};
@@ -25,11 +29,12 @@ use super::reading_order::ReadingOrder;
 use super::sinks::RunningSink;
 use super::timeline::{Binding, Record, TimelineLog};
 use crate::catalog::errors_schema;
-use crate::env::{Env, Step};
+use crate::env::Env;
 use crate::exec::plan::{JobPlan, OperatorSpec};
-use crate::exec::sink::{JobOutput, Sink};
+use crate::exec::relation::lock;
+use crate::exec::sink::JobOutput;
 use crate::exec::source::{BadRow, Offset, SplitId};
-use crate::exec::{Executor, FeedId, FeedInput, ImportKind, JobSpec, WorkerCommand};
+use crate::exec::{Executor, FeedId, FeedInput, ImportKind, JobSpec, JobState, WorkerCommand};
 use crate::state::HeadFile;
 use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time};
 
@@ -39,10 +44,6 @@ const TICK: Duration = Duration::from_millis(20);
 const RESERVE_MILLIS: u64 = 10_000;
 /// How often a held-back feed is looked at again.
 const RETRY: Duration = Duration::from_millis(2);
-/// Changes that one tick of a replay carries.
-const REPLAY_ROWS_PER_TICK: usize = 65_536;
-/// Ticks of a replay that may be open.
-const REPLAY_OPEN_TICKS_MAX: usize = 8;
 
 /// What the sequencer is asked for.
 pub(super) enum Request {
@@ -62,6 +63,10 @@ pub(super) enum Request {
     AwaitFeeds { tables: Option<Vec<RelationId>>, answer: oneshot::Sender<()> },
     /// A feed has something to take.
     FeedReady,
+    /// Cut for a checkpoint when something changed since the last one, or `anyway`.
+    Checkpoint { anyway: bool },
+    /// No checkpoint needs the timeline up to a time.
+    ForgetTimeline { upto: Time },
     /// End the thread.
     Shutdown,
 }
@@ -75,7 +80,7 @@ pub(super) struct Sequencer {
     pub(super) own_requests: Sender<Request>,
     pub(super) tick_wake: WakeOnce,
     pub(super) feed_wake: WakeOnce,
-    pub(super) head: HeadFile,
+    pub(super) head: Arc<Mutex<HeadFile>>,
     pub(super) log: TimelineLog,
     /// The last time handed out, for all to see.
     pub(super) last_time: Arc<AtomicU64>,
@@ -90,6 +95,14 @@ pub(super) struct Sequencer {
     pub(super) bad_rows: HashMap<RelationId, BadRows>,
     /// Rows that were read before the start must be there again.
     pub(super) recovering: bool,
+    /// Where jobs keep their state, and who is told of cuts; `None`: nothing is kept.
+    pub(super) state: Option<(Arc<StateStores>, Sender<Message>)>,
+    /// While relations are brought back: what is restored.
+    pub(super) restored: Option<Restored>,
+    /// Something came in since the last cut.
+    pub(super) changed: bool,
+    /// The jobs in the last cut.
+    pub(super) in_cut: Vec<RelationId>,
     pub(super) waiting_for_feeds: Vec<FeedWaiter>,
 }
 
@@ -165,6 +178,15 @@ impl Sequencer {
                     batch.tick = true;
                     feeds_may_give = true;
                 }
+                Ok(Request::Checkpoint { anyway }) => {
+                    let batch = std::mem::take(&mut batch);
+                    self.checkpoint(batch, anyway);
+                }
+                Ok(Request::ForgetTimeline { upto }) => {
+                    if let Err(error) = self.log.forget(upto) {
+                        tracing::warn!(%error, "a part of the timeline that nobody needs could not be removed");
+                    }
+                }
                 Ok(Request::Recover { relations, answer }) => {
                     let _ = answer.send(self.recover(relations));
                     batch.tick = true;
@@ -197,6 +219,7 @@ impl Sequencer {
                 return more;
             }
         };
+        self.changed |= !taken.is_empty() || !batch.writes.is_empty();
         let mut writes: BTreeMap<RelationId, Vec<Chunk>> = BTreeMap::new();
         for (table_writes, _) in &batch.writes {
             for write in table_writes {
@@ -350,9 +373,10 @@ impl Sequencer {
     /// The next time: that of the wall clock, or the one after the last when the wall clock is behind.
     fn next_time(&mut self) -> Result<Time> {
         let time = Time::from_millis(self.env.now_millis()).max(self.last_time().next());
-        if time.as_millis() >= self.head.head().clock_bound_millis {
+        let mut head = lock(&self.head);
+        if time.as_millis() >= head.head().clock_bound_millis {
             self.env.failpoints().pass("clock.reserve")?;
-            self.head.reserve(Time::from_millis(time.as_millis() + RESERVE_MILLIS))?;
+            head.reserve(Time::from_millis(time.as_millis() + RESERVE_MILLIS))?;
         }
         Ok(time)
     }
@@ -410,6 +434,10 @@ impl Sequencer {
     fn start_view(&mut self, relation: RelationSpec, plan: Arc<JobPlan>, as_of: Time) -> Result<()> {
         let id = relation.id;
         let (mut imports, mut external, mut errors) = (HashMap::new(), Vec::new(), Vec::new());
+        let from = self.restored.as_ref().filter(|restored| restored.jobs.contains_key(&id));
+        // What the job has of sources.
+        let read: HashMap<RelationId, BTreeMap<SplitId, Offset>> =
+            from.map(|restored| restored.offsets_of(id).clone()).unwrap_or_default();
         for import in plan.imports() {
             let waiting = self.errors.iter().find(|(_, errors)| errors.id == import).map(|(table, _)| *table);
             let known = self.bad_rows.iter().find(|(_, bad)| bad.relation == import).map(|(table, _)| *table);
@@ -420,18 +448,17 @@ impl Sequencer {
                 imports.insert(import, ImportKind::Edge);
             } else if self.relations.source(import)?.is_some() && !self.relations.keeps_source(import) {
                 self.start_errors(import, as_of)?;
-                let bindings = self.bindings.get(&import);
-                let catch_up = bindings.is_some_and(|splits| splits.values().any(|end| *end > Offset::default()));
-                external.push((import, catch_up));
-                imports.insert(import, ImportKind::Feed { catch_up });
+                let parts = self.unread(import, read.get(&import));
+                imports.insert(import, ImportKind::Feed { catch_up: !parts.is_empty() });
+                external.push((import, parts));
             } else {
                 imports.insert(import, ImportKind::Edge);
             }
         }
         self.create(relation, Arc::clone(&plan), imports, as_of)?;
-        for (table, catch_up) in external {
-            if catch_up {
-                self.catch_up(id, table, columns_read(&plan, table))?;
+        for (table, parts) in external {
+            if !parts.is_empty() {
+                self.catch_up(id, table, columns_read(&plan, table), parts)?;
             }
             self.follow(id, table, &columns_read(&plan, table))?;
         }
@@ -446,8 +473,13 @@ impl Sequencer {
         let Some(errors) = self.errors.remove(&table) else { return Ok(()) };
         let Some(source) = self.relations.source(table)? else { return Ok(()) };
         let id = errors.id;
+        let restored = self.restored.as_mut().filter(|restored| restored.jobs.contains_key(&id));
+        let rows = restored.and_then(|r| Some((r.time, r.bad_rows.get_mut(&table)?.rows.take().unwrap_or_default())));
         let bad = self.bad_rows.entry(table).or_insert_with(|| BadRows::new(id, source.errors_retention));
-        let parts = bad.begin_recovery();
+        let parts = match rows {
+            Some((time, rows)) => bad.begin_recovery_after(time, rows),
+            None => bad.begin_recovery(),
+        };
         let plan = Arc::new(JobSpec::table_plan(id, errors_schema(), Vec::new()));
         let imports = HashMap::from([(id, ImportKind::Feed { catch_up: !parts.is_empty() })]);
         self.create(errors, plan, imports, as_of)?;
@@ -467,6 +499,7 @@ impl Sequencer {
         as_of: Time,
     ) -> Result<()> {
         JobSpec::check(&plan)?;
+        let state = self.state_of(&relation)?;
         let (target, errors) = match &relation.kind {
             RelationKind::Sink { target, errors, .. } => (Some(target.clone()), *errors),
             RelationKind::View { errors, .. } => (None, *errors),
@@ -481,7 +514,7 @@ impl Sequencer {
         if let Some(target) = target {
             target.sink.recall(shared.id, &[])?;
             // Greater than that of every writer before: times never go back.
-            let generation = as_of.as_millis().max(self.head.head().clock_bound_millis);
+            let generation = as_of.as_millis().max(lock(&self.head).head().clock_bound_millis);
             let schema = Arc::clone(plan.schema());
             let sink = RunningSink::start(&target, schema, plan.append_only, generation, &shared, &self.relations)?;
             output = JobOutput::Sink(Arc::clone(&sink.queue));
@@ -494,17 +527,37 @@ impl Sequencer {
             self.relations.insert(errors);
             shared
         });
-        let spec = JobSpec { plan, shared, as_of, imports, output, errors };
+        let spec = JobSpec { plan, shared, as_of, imports, output, errors, state };
         self.executor.broadcast(&WorkerCommand::Create(Arc::new(spec)));
         Ok(())
     }
 
-    /// Lets a job have what was read of an external table before.
-    fn catch_up(&mut self, job: RelationId, table: RelationId, columns: Vec<usize>) -> Result<()> {
+    /// Where a job keeps its state: what it had at the checkpoint, or nothing yet.
+    fn state_of(&mut self, relation: &RelationSpec) -> Result<Option<JobState>> {
+        let Some((stores, _)) = &self.state else { return Ok(None) };
+        if matches!(relation.kind, RelationKind::Sink { .. }) {
+            return Ok(None);
+        }
+        if let Some(backends) = self.restored.as_mut().and_then(|restored| restored.jobs.remove(&relation.id)) {
+            return Ok(Some(JobState::new(backends, true)));
+        }
+        let backends = fresh(stores, relation, self.executor.workers())?;
+        Ok(Some(JobState::new(backends, false)))
+    }
+
+    /// What was read of an external table and a job does not have; `read` is what it has.
+    fn unread(&self, table: RelationId, read: Option<&BTreeMap<SplitId, Offset>>) -> Vec<Part> {
         let splits = self.bindings.get(&table).into_iter().flatten();
-        let parts = splits
-            .map(|(split, end)| Part { split: split.clone(), from: Offset::default(), until: Some(*end) })
-            .collect();
+        splits
+            .filter_map(|(split, end)| {
+                let from = read.and_then(|read| read.get(split)).copied().unwrap_or_default();
+                (*end > from).then(|| Part { split: split.clone(), from, until: Some(*end) })
+            })
+            .collect()
+    }
+
+    /// Lets a job have what was read of an external table before.
+    fn catch_up(&mut self, job: RelationId, table: RelationId, columns: Vec<usize>, parts: Vec<Part>) -> Result<()> {
         let extent = Extent::Past { parts, missing_ok: !self.recovering };
         self.start_feed(FeedId::CatchUp(job, table), table, columns.into(), extent, vec![job])
     }
@@ -609,108 +662,6 @@ impl Sequencer {
         self.relations.progress().signal();
         result
     }
-
-    /// Starts all relations before the first time of the log, then replays it at its own times; many
-    /// small ticks become one, at the last one's time, since nobody has seen anything yet.
-    fn recover(&mut self, relations: Vec<RelationSpec>) -> Result<()> {
-        let mut replay: Vec<Record> = Vec::new();
-        let known: HashMap<RelationId, bool> = relations
-            .iter()
-            .map(|relation| (relation.id, matches!(relation.kind, RelationKind::Table { .. })))
-            .collect();
-        let mut errors: HashMap<RelationId, BadRows> = HashMap::new();
-        for relation in &relations {
-            if let RelationKind::External { source, key } = &relation.kind {
-                if !key.is_empty() {
-                    self.orders.insert(relation.id, ReadingOrder::default());
-                }
-                let of_table = relations
-                    .iter()
-                    .find(|other| matches!(other.kind, RelationKind::Errors { of } if of == relation.id));
-                errors.extend(of_table.map(|of| (relation.id, BadRows::new(of.id, source.errors_retention))));
-            }
-        }
-        let mut bindings: HashMap<RelationId, BTreeMap<SplitId, (Offset, Time)>> = HashMap::new();
-        let sinks: HashMap<RelationId, Arc<dyn Sink>> = relations
-            .iter()
-            .filter_map(|relation| match &relation.kind {
-                RelationKind::Sink { target, .. } if target.is_table => Some((relation.id, Arc::clone(&target.sink))),
-                _ => None,
-            })
-            .collect();
-        self.log.replay(&mut |mut record| {
-            for (id, chunks) in &record.writes {
-                if let Some(sink) = sinks.get(id) {
-                    sink.recall(*id, chunks)?;
-                }
-            }
-            record.writes.retain(|(table, _)| known.get(table).copied().unwrap_or(false));
-            for Binding { table, split, end, .. } in &record.bindings {
-                if let Some(order) = self.orders.get_mut(table) {
-                    order.bind(split, *end);
-                }
-            }
-            record.bindings.sort_by(|a, b| a.split.cmp(&b.split));
-            for Binding { table, split, end, bad } in &record.bindings {
-                if !known.contains_key(table) {
-                    continue;
-                }
-                let splits = bindings.entry(*table).or_default();
-                let start = splits.insert(split.clone(), (*end, record.time)).map_or(Offset::default(), |(end, _)| end);
-                if let Some(kept) = errors.get_mut(table).filter(|_| *bad > 0) {
-                    kept.bind(record.time, split, start, *end, *bad as usize);
-                }
-            }
-            match replay.last_mut() {
-                Some(last) if rows_of(last) + rows_of(&record) <= REPLAY_ROWS_PER_TICK => {
-                    last.time = record.time;
-                    last.writes.append(&mut record.writes);
-                }
-                _ => replay.push(record),
-            }
-            Ok(())
-        })?;
-        self.bad_rows = errors;
-        let ends = |splits: &BTreeMap<SplitId, (Offset, Time)>| {
-            splits.iter().map(|(split, (end, _))| (split.clone(), *end)).collect()
-        };
-        self.bindings = bindings.iter().map(|(table, splits)| (*table, ends(splits))).collect();
-        self.recovering = true;
-        let started: Result<()> = relations.into_iter().try_for_each(|relation| {
-            let id = relation.id;
-            self.start(relation, Time::ZERO.next())?;
-            if let (Some(progress), Some(splits)) = (self.relations.progress_of(id), bindings.get(&id)) {
-                splits.iter().for_each(|(split, (end, time))| progress.recovered(split, *end, *time));
-            }
-            Ok(())
-        });
-        self.recovering = false;
-        started?;
-        let mut open = std::collections::VecDeque::new();
-        let total = replay.len() as u64;
-        for (done, record) in replay.into_iter().enumerate() {
-            let step = Step { what: "replaying the log of changes", done: done as u64, total };
-            self.env.long_work().set(Some(step));
-            while open.len() >= REPLAY_OPEN_TICKS_MAX {
-                let upper = self.relations.least_upper_of_all();
-                open.retain(|time| *time >= upper);
-                if open.len() >= REPLAY_OPEN_TICKS_MAX {
-                    std::thread::park_timeout(Duration::from_millis(1));
-                }
-            }
-            open.push_back(record.time);
-            let inputs = record.writes.into_iter().map(|(table, chunks)| feed_input(table, chunks)).collect();
-            self.broadcast(record.time, inputs);
-        }
-        self.env.long_work().set(None);
-        // The clock goes on above every time that was ever handed out.
-        let bound = self.head.head().clock_bound_millis;
-        self.last_time.fetch_max(bound, Ordering::AcqRel);
-        let time = self.next_time()?;
-        self.broadcast(time, Vec::new());
-        self.relations.set_floor(time);
-        Ok(())
-    }
 }
 
 /// What a feed gave to a tick.
@@ -755,10 +706,6 @@ fn columns_read(plan: &JobPlan, of: RelationId) -> Vec<usize> {
     columns.sort_unstable();
     columns.dedup();
     columns
-}
-
-fn rows_of(record: &Record) -> usize {
-    record.writes.iter().flat_map(|(_, chunks)| chunks).map(Chunk::rows).sum()
 }
 
 /// What everybody gets who waits when the server stops.

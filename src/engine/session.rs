@@ -13,6 +13,7 @@ use crate::sql::{
 use crate::types::{Error, Limit, Limits, Result, SqlState, Time, TimeZone};
 
 use super::api::{Answer, Notice, Tag};
+use super::checkpoints::savepoint_folder;
 use super::coordinator::ReadBound;
 use super::copy::{self, CopyIn};
 use super::database::Engine;
@@ -296,7 +297,9 @@ impl Session {
             | StatementKind::Cursor(_)
             | StatementKind::Copy(_)
             | StatementKind::Discard(_)
-            | StatementKind::Flush => Ok(None),
+            | StatementKind::Flush
+            | StatementKind::Checkpoint
+            | StatementKind::CreateSavepoint(_) => Ok(None),
         }
     }
 
@@ -394,6 +397,25 @@ impl Session {
                 let time = interrupt.run(async move { coordinator.flush().await }).await?;
                 self.saw(time);
                 Ok(done("FLUSH"))
+            }
+            StatementKind::CreateSavepoint(uri) => {
+                let folder = savepoint_folder(&uri.text).map_err(|error| error.position_or(Some(uri.position)))?;
+                // What is created meanwhile would be in the catalog and not in the state.
+                let turn = ddl::turn(self, interrupt).await?;
+                let engine = Arc::clone(&self.engine);
+                interrupt
+                    .finish(async move {
+                        let _turn = turn;
+                        let catalog = engine.catalog_store().log_bytes()?;
+                        engine.coordinator().savepoint(folder, catalog).await
+                    })
+                    .await?;
+                Ok(done("CREATE SAVEPOINT"))
+            }
+            StatementKind::Checkpoint => {
+                let coordinator = self.engine.coordinator().clone();
+                interrupt.run(async move { coordinator.checkpoint().await }).await?;
+                Ok(done("CHECKPOINT"))
             }
         }
     }

@@ -55,7 +55,8 @@ pub(crate) fn schema(session: &Session, show: &Show) -> Result<SchemaRef> {
             ("rows", DataType::Int64),
         ]),
         Show::Jobs => jobs_schema(),
-        Show::Sources => sources()?.schema(),
+        Show::Sources => system_table("sources")?.schema(),
+        Show::Checkpoints => system_table("checkpoints")?.schema(),
         Show::Create(_, _) => schema_of(&[("name", text.clone()), ("create_statement", text)]),
         Show::Variable(name) if name == "all" => settings_schema(),
         Show::Variable(name) => schema_of(&[(session.settings().show(name)?.0, text)]),
@@ -124,7 +125,11 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
         }
         Show::Jobs => rows(schema, job_columns(&session.engine().jobs()), "SHOW"),
         Show::Sources => {
-            let found = sources()?.rows(session.engine())?;
+            let found = system_table("sources")?.rows(session.engine())?;
+            rows(schema, found.columns().to_vec(), "SHOW")
+        }
+        Show::Checkpoints => {
+            let found = system_table("checkpoints")?.rows(session.engine())?;
             rows(schema, found.columns().to_vec(), "SHOW")
         }
         Show::Create(kind, name) => {
@@ -137,8 +142,8 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
     }
 }
 
-fn sources() -> Result<&'static system_tables::SystemTable> {
-    system_tables::find("sources").ok_or_else(|| Error::internal("there is no table of sources"))
+fn system_table(name: &str) -> Result<&'static system_tables::SystemTable> {
+    system_tables::find(name).ok_or_else(|| Error::internal(format!("there is no table of {name}")))
 }
 
 fn is_table(kind: catalog::ObjectKind) -> bool {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
+use arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
@@ -32,6 +32,23 @@ const TIME: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
 
 /// All of them, by name.
 const TABLES: &[SystemTable] = &[
+    SystemTable {
+        name: "checkpoints",
+        columns: &[
+            ("id", DataType::Int64),
+            ("time", TIME),
+            ("status", DataType::Utf8),
+            ("restored", DataType::Boolean),
+            ("jobs", DataType::Int64),
+            ("parts", DataType::Int64),
+            ("bytes", DataType::Int64),
+            ("bytes_new", DataType::Int64),
+            ("duration_ms", DataType::Int64),
+            ("pause_us", DataType::Int64),
+            ("error", DataType::Utf8),
+        ],
+        rows: checkpoints,
+    },
     SystemTable {
         name: "jobs",
         columns: &[
@@ -153,6 +170,24 @@ fn numbers(values: impl IntoIterator<Item = Option<u64>>) -> ArrayRef {
 fn times(values: impl IntoIterator<Item = Option<Time>>) -> ArrayRef {
     let micros = values.into_iter().map(|time| time.map(|time| number(time.as_millis()).saturating_mul(1_000)));
     Arc::new(micros.collect::<TimestampMicrosecondArray>().with_timezone("UTC"))
+}
+
+fn checkpoints(engine: &Engine) -> Vec<ArrayRef> {
+    let infos = engine.coordinator().checkpoints();
+    let size = |size: usize| Some(size as u64);
+    vec![
+        numbers(infos.iter().map(|info| Some(info.id.0))),
+        times(infos.iter().map(|info| Some(Time::from_millis(info.id.0)))),
+        texts(infos.iter().map(|info| info.status)),
+        Arc::new(infos.iter().map(|info| Some(info.restored)).collect::<BooleanArray>()),
+        numbers(infos.iter().map(|info| size(info.jobs))),
+        numbers(infos.iter().map(|info| size(info.parts))),
+        numbers(infos.iter().map(|info| Some(info.bytes))),
+        numbers(infos.iter().map(|info| Some(info.bytes_new))),
+        numbers(infos.iter().map(|info| info.duration_millis)),
+        numbers(infos.iter().map(|info| info.pause.map(|pause| u64::try_from(pause.as_micros()).unwrap_or(u64::MAX)))),
+        Arc::new(infos.iter().map(|info| info.error.as_deref()).collect::<StringArray>()),
+    ]
 }
 
 /// The tables with a connector and what was seen of them.

@@ -15,6 +15,9 @@
 //! short: opening cuts such a tail off, and only a tail; a record that is damaged with whole ones behind
 //! it is an error. Once an append or sync failed, nothing more is appended: what the file holds is then
 //! known only by reading it again.
+//!
+//! A checkpoint begins a new file: what `timeline.log` held is then `timeline-<time>.log`, whole, with records up to the
+//! checkpoint's time. It is removed when no retained checkpoint needs it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{BufReader, Read, Seek, SeekFrom, Write};
@@ -31,6 +34,8 @@ use crate::exec::source::{Offset, SplitId};
 use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time};
 
 const VERSION: u8 = 2;
+const SEGMENT_PREFIX: &str = "timeline-";
+const SEGMENT_SUFFIX: &str = ".log";
 const DIFF_COLUMN: &str = "__diff";
 /// No record is longer: a length beyond it is damage.
 const RECORD_BYTES_MAX: u32 = 1 << 30;
@@ -57,6 +62,9 @@ pub(crate) struct Binding {
 
 /// The log, open for appending.
 pub(crate) struct TimelineLog {
+    directory: PathBuf,
+    /// Former files, each with a time that none of its records is behind, in order.
+    segments: Vec<(Time, PathBuf)>,
     path: PathBuf,
     file: File,
     env: Env,
@@ -79,17 +87,80 @@ impl TimelineLog {
         }
         File::open(directory)?.sync_all()?;
         file.seek(SeekFrom::Start(whole))?;
-        Ok(TimelineLog { path, file, env, failed: None })
+        let segments = segments(directory)?;
+        Ok(TimelineLog { directory: directory.to_owned(), segments, path, file, env, failed: None })
     }
 
-    /// Gives every record to `visit`, oldest first.
+    /// Gives every record behind a time to `visit`, oldest first.
     ///
     /// # Errors
     /// The error of `visit`, or XX001 when a record cannot be understood.
-    pub(crate) fn replay(&self, visit: &mut dyn FnMut(Record) -> Result<()>) -> Result<()> {
+    pub(crate) fn replay(&self, after: Time, visit: &mut dyn FnMut(Record) -> Result<()>) -> Result<()> {
+        let mut visit = |payload: &[u8]| {
+            let record = decode(payload)?;
+            if record.time > after { visit(record) } else { Ok(()) }
+        };
+        for (upto, path) in self.segments.iter().filter(|(upto, _)| *upto > after) {
+            let mut file = File::open(path)?;
+            let whole = scan(path, &mut file, &mut visit)?;
+            if whole < file.metadata()?.len() {
+                return Err(damaged(path, whole).detail(format!("The file was whole when time {upto} was closed.")));
+            }
+        }
         let mut file = File::open(&self.path)?;
-        scan(&self.path, &mut file, &mut |payload| visit(decode(payload)?))?;
+        scan(&self.path, &mut file, &mut visit)?;
         Ok(())
+    }
+
+    /// Begins a new file; no record so far is behind `time`.
+    ///
+    /// # Errors
+    /// When that cannot be done; then every later call fails too.
+    pub(crate) fn begin_file(&mut self, time: Time) -> Result<()> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.try_begin_file(time).map_err(|error| self.fail(&error))
+    }
+
+    fn try_begin_file(&mut self, time: Time) -> Result<()> {
+        if self.file.metadata()?.len() == 0 {
+            return Ok(());
+        }
+        // Only its last file may have an end that is not whole.
+        self.file.sync_all()?;
+        self.env.failpoints().pass("timeline.begin_file")?;
+        let segment = self.directory.join(format!("{SEGMENT_PREFIX}{}{SEGMENT_SUFFIX}", time.as_millis()));
+        std::fs::rename(&self.path, &segment)?;
+        self.file = OpenOptions::new().create_new(true).read(true).write(true).open(&self.path)?;
+        File::open(&self.directory)?.sync_all()?;
+        self.segments.push((time, segment));
+        Ok(())
+    }
+
+    /// Removes the files whose records all are at or before a time.
+    ///
+    /// # Errors
+    /// When one cannot be removed; later calls try again.
+    pub(crate) fn forget(&mut self, upto: Time) -> Result<()> {
+        while let Some((last, path)) = self.segments.first()
+            && *last <= upto
+        {
+            self.env.failpoints().pass("timeline.forget")?;
+            match std::fs::remove_file(path) {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error.into()),
+                _ => drop(self.segments.remove(0)),
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self, error: &Error) -> Error {
+        let error = Error::new(error.code(), format!("the timeline log cannot be written: {error}"))
+            .detail("Whether the last change is in the log is known only after a restart.")
+            .hint("See to the disk of the data directory, then restart the server.");
+        self.failed = Some(error.clone());
+        error
     }
 
     /// Appends a record; with `sync`, it is durable afterwards.
@@ -100,13 +171,7 @@ impl TimelineLog {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        self.try_append(record, sync).map_err(|error| {
-            let error = Error::new(error.code(), format!("the timeline log cannot be written: {error}"))
-                .detail("Whether the last change is in the log is known only after a restart.")
-                .hint("See to the disk of the data directory, then restart the server.");
-            self.failed = Some(error.clone());
-            error
-        })
+        self.try_append(record, sync).map_err(|error| self.fail(&error))
     }
 
     fn try_append(&mut self, record: &Record, sync: bool) -> Result<()> {
@@ -128,6 +193,21 @@ impl TimelineLog {
         }
         Ok(())
     }
+}
+
+/// The former files of a directory.
+fn segments(directory: &Path) -> Result<Vec<(Time, PathBuf)>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let time = name.to_str().and_then(|name| name.strip_prefix(SEGMENT_PREFIX)?.strip_suffix(SEGMENT_SUFFIX));
+        if let Some(time) = time.and_then(|time| time.parse().ok()) {
+            found.push((Time::from_millis(time), entry.path()));
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// Gives the payload of every whole record to `visit` and returns where the last of them ends.
@@ -295,7 +375,7 @@ mod tests {
 
     fn times(log: &TimelineLog) -> Vec<u64> {
         let mut times = Vec::new();
-        log.replay(&mut |record| {
+        log.replay(Time::ZERO, &mut |record| {
             assert_eq!(record.bindings, bindings(record.time.as_millis()));
             assert_eq!(record.writes[0].1[0].diffs().map(|d| d.values().to_vec()), Some(vec![1, -2]));
             times.push(record.time.as_millis());
@@ -322,6 +402,37 @@ mod tests {
             log.append(&record(3, 30), true).expect("appends");
             assert_eq!(times(&log), vec![1, 3]);
         }
+    }
+
+    #[test]
+    fn files_that_no_checkpoint_needs_go() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let mut log = TimelineLog::open(directory.path(), Env::system()).expect("opens");
+        for time in 1..=6 {
+            log.append(&record(time, 10), true).expect("appends");
+            if time % 2 == 0 {
+                log.begin_file(Time::from_millis(time)).expect("begins");
+            }
+        }
+        log.begin_file(Time::from_millis(9)).expect("an empty one goes on");
+        log.append(&record(10, 10), true).expect("appends");
+        drop(log);
+        let mut log = TimelineLog::open(directory.path(), Env::system()).expect("opens");
+        assert_eq!(times(&log), vec![1, 2, 3, 4, 5, 6, 10]);
+        let mut behind = Vec::new();
+        log.replay(Time::from_millis(3), &mut |record| {
+            behind.push(record.time.as_millis());
+            Ok(())
+        })
+        .expect("readable");
+        assert_eq!(behind, vec![4, 5, 6, 10]);
+        log.forget(Time::from_millis(5)).expect("removes");
+        assert_eq!(times(&log), vec![5, 6, 10]);
+        let whole = directory.path().join("timeline-6.log");
+        let bytes = std::fs::read(&whole).expect("readable");
+        std::fs::write(&whole, &bytes[..bytes.len() - 1]).expect("writable");
+        let error = log.replay(Time::ZERO, &mut |_| Ok(())).expect_err("only the last file may be cut");
+        assert_eq!(error.code(), SqlState::DataCorrupted);
     }
 
     #[test]

@@ -103,8 +103,9 @@ pub(crate) struct Arrangement {
     since: Time,
     latest: Latest,
     staged: Staged,
-    track: bool,
     changed_rows: usize,
+    /// The key group at which a barrier goes on.
+    barrier_group: usize,
 }
 
 /// How rows are cut into key and value.
@@ -154,6 +155,11 @@ impl Layout {
 
     pub(crate) fn schema(&self) -> &SchemaRef {
         &self.schema
+    }
+
+    /// True when the key says which row it is; otherwise the whole row is the key.
+    pub(crate) fn is_unique(&self) -> bool {
+        self.unique
     }
 
     /// The columns that make the key: those of the unique key, or all.
@@ -223,12 +229,12 @@ fn columns(batch: &RecordBatch, wanted: &[usize]) -> Vec<ArrayRef> {
 }
 
 impl Arrangement {
-    /// An empty one whose first time is `as_of`. With `track`, changed keys are kept for barriers.
+    /// An empty one whose first time is `as_of`. With `track`, what changes is remembered for barriers.
     pub(crate) fn new(operator: OperatorId, layout: Layout, as_of: Time, track: bool) -> Arrangement {
         Arrangement {
             operator,
             layout,
-            groups: (0..KEY_GROUPS).map(|_| Rows::default()).collect(),
+            groups: (0..KEY_GROUPS).map(|_| Rows::new(track)).collect(),
             history: VecDeque::new(),
             history_bytes: 0,
             trash: Vec::new(),
@@ -236,8 +242,8 @@ impl Arrangement {
             since: Time::ZERO,
             latest: Latest::default(),
             staged: Staged::default(),
-            track,
             changed_rows: 0,
+            barrier_group: 0,
         }
     }
 
@@ -551,25 +557,27 @@ impl Operator for Arrangement {
         Ok(if self.close_time(time, cx.deadline)?.is_some() { Step::Done } else { Step::Again })
     }
 
-    fn barrier(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        let mut batch = WriteBatch::default();
-        if self.track {
-            for undo in self.history.drain(..) {
-                for (group, key, _) in undo.entries {
-                    let stored = value_key(SLOT_NAME, &key);
-                    match self.groups[group.index()].get(&key) {
-                        Some(entry) => {
-                            let mut value = entry.count.to_le_bytes().to_vec();
-                            value.extend_from_slice(&entry.value);
-                            batch.put(stored, value);
-                        }
-                        None => batch.erase(stored),
+    fn barrier(&mut self, cx: &mut Context<'_>) -> Result<Step> {
+        while let Some(rows) = self.groups.get_mut(self.barrier_group) {
+            let mut batch = WriteBatch::default();
+            rows.take_changed(|key, entry| {
+                let stored = value_key(SLOT_NAME, key);
+                match entry {
+                    Some(entry) => {
+                        let mut value = entry.count.to_le_bytes().to_vec();
+                        value.extend_from_slice(&entry.value);
+                        batch.put(stored, value);
                     }
+                    None => batch.erase(stored),
                 }
+            });
+            self.barrier_group += 1;
+            cx.write(self.operator, batch)?;
+            if cx.expired() && self.barrier_group < self.groups.len() {
+                return Ok(Step::Again);
             }
-            self.history_bytes = 0;
-            self.since = self.upper.previous().unwrap_or(Time::ZERO);
         }
-        cx.backend.apply(self.operator, batch)
+        self.barrier_group = 0;
+        Ok(Step::Done)
     }
 }

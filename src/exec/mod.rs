@@ -21,6 +21,6 @@ pub mod sink;
 pub mod source;
 
 pub(crate) use dataflow::{
-    Executor, ExecutorConfig, FeedId, FeedInput, ImportKind, JobSpec, PLACE_COLUMN, Peek, PeekAnswer, PeekRange,
-    WorkerCommand,
+    Barrier, Captured, Executor, ExecutorConfig, FeedId, FeedInput, ImportKind, JobSpec, JobState, PLACE_COLUMN, Peek,
+    PeekAnswer, PeekRange, WorkerCommand,
 };

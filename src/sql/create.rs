@@ -41,8 +41,12 @@ pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKin
                 .position(name.position));
         }
         Ok(StatementKind::CreateSchema { name, if_not_exists })
+    } else if reader.eat(&["SAVEPOINT"]) {
+        let position = reader.here();
+        let text = value_text(reader)?;
+        Ok(StatementKind::CreateSavepoint(OptionValue { text, position }))
     } else {
-        Err(reader.unexpected("TABLE, SOURCE, VIEW, MATERIALIZED VIEW, SINK or SCHEMA"))
+        Err(reader.unexpected("TABLE, SOURCE, VIEW, MATERIALIZED VIEW, SINK, SCHEMA or SAVEPOINT"))
     }
 }
 
@@ -533,7 +537,7 @@ fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMateri
     let name = reader.name()?;
     let columns = view_columns(reader)?;
     let options = if reader.at(&["WITH"]) { with_options(reader)? } else { BTreeMap::new() };
-    let (mut background, mut fail_on_error) = (false, false);
+    let (mut background, mut fail_on_error, mut state_backend) = (false, false, None);
     for (key, value) in &options {
         match key.as_str() {
             "background" => {
@@ -564,18 +568,30 @@ fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMateri
                     }
                 };
             }
-            "state_backend" | "state_ttl" => {
+            "state_backend" => state_backend = Some(value.clone()),
+            "state_ttl" => {
                 return Err(Error::unsupported(format!("option \"{key}\" is not supported"))
-                    .hint("Leave it out: the options of a materialized view are background and on_error.")
+                    .hint(
+                        "Leave it out: the options of a materialized view are background, on_error and state_backend.",
+                    )
                     .position(value.position));
             }
             _ => {
                 return Err(Error::new(SqlState::InvalidParameterValue, format!("unrecognized option \"{key}\""))
-                    .hint("The options of a materialized view are background and on_error.")
+                    .hint("The options of a materialized view are background, on_error and state_backend.")
                     .position(value.position));
             }
         }
     }
     let (query, query_text) = as_query(reader, text)?;
-    Ok(CreateMaterializedView { name, if_not_exists, columns, background, fail_on_error, query, query_text })
+    Ok(CreateMaterializedView {
+        name,
+        if_not_exists,
+        columns,
+        background,
+        fail_on_error,
+        state_backend,
+        query,
+        query_text,
+    })
 }

@@ -97,6 +97,7 @@ const VERBS: &[&str] = &[
     "ALTER",
     "BEGIN",
     "CANCEL",
+    "CHECKPOINT",
     "CLOSE",
     "COMMIT",
     "COPY",
@@ -168,6 +169,10 @@ pub(crate) fn statement(reader: &mut Reader<'_>, text: &str) -> Result<Statement
         "FLUSH" | "WAIT" => {
             reader.parser.advance_token();
             Ok(StatementKind::Flush)
+        }
+        "CHECKPOINT" => {
+            reader.parser.advance_token();
+            Ok(StatementKind::Checkpoint)
         }
         _ => {
             if let Some(kind) = session_statements::read(reader, &verb, text)? {
@@ -336,6 +341,8 @@ fn show(reader: &mut Reader<'_>) -> Result<StatementKind> {
         Show::Jobs
     } else if reader.eat(&["SOURCES"]) {
         Show::Sources
+    } else if reader.eat(&["CHECKPOINTS"]) {
+        Show::Checkpoints
     } else if reader.eat(&["CREATE"]) {
         match object_kind(reader) {
             Some(kind) if kind != ObjectKind::Schema => Show::Create(kind, reader.name()?),

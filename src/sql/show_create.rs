@@ -71,7 +71,12 @@ pub fn view(view: &CreateView) -> String {
 
 /// The text of `CREATE MATERIALIZED VIEW`. How it was filled is no part of what it is.
 pub fn materialized_view(view: &CreateMaterializedView) -> String {
-    let options = if view.fail_on_error { " WITH (on_error = 'fail')" } else { "" };
+    let mut options: Vec<String> = Vec::new();
+    if view.fail_on_error {
+        options.push("on_error = 'fail'".to_owned());
+    }
+    options.extend(view.state_backend.as_ref().map(|uri| format!("state_backend = {}", literal(&uri.text))));
+    let options = if options.is_empty() { String::new() } else { format!(" WITH ({})", options.join(", ")) };
     format!(
         "CREATE MATERIALIZED VIEW {}{}{options} AS\n{}",
         view.name.to_sql(),

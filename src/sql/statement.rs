@@ -113,6 +113,10 @@ pub enum StatementKind {
     Job(JobCommand),
     /// `FLUSH`, `WAIT`.
     Flush,
+    /// `CHECKPOINT`.
+    Checkpoint,
+    /// `CREATE SAVEPOINT 'uri'`.
+    CreateSavepoint(OptionValue),
     /// `BEGIN`, `COMMIT`, `ROLLBACK`, `SET TRANSACTION`.
     Transaction(Transaction),
     /// `PREPARE`, `EXECUTE`, `DEALLOCATE`.
@@ -192,6 +196,8 @@ pub struct CreateMaterializedView {
     pub background: bool,
     /// A row for which an expression fails stops the job, instead of going to its errors relation.
     pub fail_on_error: bool,
+    /// The URI of the backend of its state, when given.
+    pub state_backend: Option<OptionValue>,
     /// The query.
     pub query: Box<ast::Query>,
     /// The query as the user wrote it.
@@ -276,6 +282,8 @@ pub enum Show {
     Jobs,
     /// `SHOW SOURCES`.
     Sources,
+    /// `SHOW CHECKPOINTS`.
+    Checkpoints,
     /// `SHOW CREATE TABLE|VIEW|MATERIALIZED VIEW|SINK`.
     Create(ObjectKind, Name),
     /// A setting by name, lower case; `all` for all of them.

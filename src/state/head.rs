@@ -83,11 +83,7 @@ impl HeadFile {
     /// # Errors
     /// 55000 when another process holds it; XX001 when HEAD cannot be understood.
     pub fn open(directory: &Path) -> Result<HeadFile> {
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("LOCK"))?;
-        lock.try_lock().map_err(|_| {
-            Error::new(SqlState::ObjectNotReady, format!("data directory {} is in use", directory.display()))
-                .hint("Stop the other clink server, or give this one another --data-dir.")
-        })?;
+        let lock = lock(directory)?;
         let path = directory.join("HEAD");
         let mut head = match std::fs::read(&path) {
             Ok(bytes) => Head::parse(&bytes, &path.display().to_string())?,
@@ -98,6 +94,23 @@ impl HeadFile {
         let mut file = HeadFile { directory: directory.to_owned(), head, _lock: lock };
         file.store()?;
         Ok(file)
+    }
+
+    /// What HEAD of a directory says, without taking the directory.
+    ///
+    /// # Errors
+    /// XX001 when it cannot be understood.
+    pub fn read(directory: &Path) -> Result<Head> {
+        let path = directory.join("HEAD");
+        Head::parse(&std::fs::read(&path)?, &path.display().to_string())
+    }
+
+    /// Keeps other processes out of the directory until what is given is dropped; HEAD stays as it is.
+    ///
+    /// # Errors
+    /// 55000 when another process holds it.
+    pub fn hold(directory: &Path) -> Result<impl Sized + use<>> {
+        lock(directory)
     }
 
     /// What it says.
@@ -134,6 +147,15 @@ impl HeadFile {
         File::open(&self.directory)?.sync_all()?;
         Ok(())
     }
+}
+
+fn lock(directory: &Path) -> Result<File> {
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("LOCK"))?;
+    lock.try_lock().map_err(|_| {
+        Error::new(SqlState::ObjectNotReady, format!("data directory {} is in use", directory.display()))
+            .hint("Stop the other clink server, or give this one another --data-dir.")
+    })?;
+    Ok(lock)
 }
 
 #[cfg(test)]

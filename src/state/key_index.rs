@@ -1,6 +1,5 @@
 //! From encoded keys to dense slots.
 
-use std::collections::BTreeSet;
 use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -19,11 +18,17 @@ pub struct KeyIndex {
     free: Vec<Slot>,
     hasher: DefaultHashBuilder,
     track: bool,
-    dirty: BTreeSet<Box<[u8]>>,
+    /// Slots that were touched; one may stand twice after it was freed.
+    changed: Vec<Slot>,
+    is_changed: Vec<bool>,
+    /// The store has the slot's key.
+    is_stored: Vec<bool>,
+    /// Keys that the store has and that are gone.
+    removed: Vec<Box<[u8]>>,
 }
 
 impl KeyIndex {
-    /// An empty index. With `track`, changed keys are remembered for [`Self::take_dirty`].
+    /// An empty index. With `track`, changed keys are remembered for [`Self::take_changed`].
     pub fn new(track: bool) -> KeyIndex {
         KeyIndex { track, ..KeyIndex::default() }
     }
@@ -80,21 +85,56 @@ impl KeyIndex {
         let hash = self.hasher.hash_one(&**key);
         if let Ok(entry) = self.table.find_entry(hash, |candidate| *candidate == slot) {
             entry.remove();
-            self.keys[slot as usize] = Box::default();
+            let key = std::mem::take(&mut self.keys[slot as usize]);
+            if let Some(is_changed) = self.is_changed.get_mut(slot as usize) {
+                *is_changed = false;
+                if std::mem::take(&mut self.is_stored[slot as usize]) {
+                    self.removed.push(key);
+                }
+            }
             self.free.push(slot);
         }
     }
 
     /// Notes that the value of a slot in use changes or goes.
     pub fn touch(&mut self, slot: Slot) {
-        if self.track && !self.dirty.contains(self.key(slot)) {
-            self.dirty.insert(self.keys[slot as usize].clone());
+        if !self.track {
+            return;
+        }
+        self.make_flags();
+        if !std::mem::replace(&mut self.is_changed[slot as usize], true) {
+            self.changed.push(slot);
         }
     }
 
-    /// The keys noted since the last call, in order; those without a slot were removed.
-    pub fn take_dirty(&mut self) -> BTreeSet<Box<[u8]>> {
-        std::mem::take(&mut self.dirty)
+    fn make_flags(&mut self) {
+        if self.is_changed.len() < self.keys.len() {
+            self.is_changed.resize(self.keys.len(), false);
+            self.is_stored.resize(self.keys.len(), false);
+        }
+    }
+
+    /// Notes that a slot in use came from the store.
+    pub fn loaded(&mut self, slot: Slot) {
+        if self.track {
+            self.make_flags();
+            self.is_stored[slot as usize] = true;
+        }
+    }
+
+    /// At most `keys_max` of the keys that were touched or removed since they were last taken; those without a slot are
+    /// gone. With fewer, that was all. A key that was removed and came back may stand twice.
+    pub fn take_changed(&mut self, keys_max: usize) -> Vec<Box<[u8]>> {
+        let mut keys: Vec<Box<[u8]>> = self.removed.drain(self.removed.len().saturating_sub(keys_max)..).collect();
+        while keys.len() < keys_max
+            && let Some(slot) = self.changed.pop()
+        {
+            if std::mem::take(&mut self.is_changed[slot as usize]) {
+                self.is_stored[slot as usize] = true;
+                keys.push(self.keys[slot as usize].clone());
+            }
+        }
+        keys
     }
 
     /// Number of keys.
@@ -134,7 +174,18 @@ mod tests {
         assert_eq!(index.get(b"a"), None);
         assert_eq!(index.insert(b"c"), (a, true));
         assert_eq!((index.key(a), index.key(b), index.len()), (&b"c"[..], &b"b"[..], 2));
-        assert_eq!(index.take_dirty().into_iter().collect::<Vec<_>>(), vec![b"a".to_vec().into_boxed_slice()]);
-        assert!(index.take_dirty().is_empty());
+        index.touch(a);
+        let keys = |keys: &[&[u8]]| keys.iter().map(|key| Box::from(*key)).collect::<Vec<Box<[u8]>>>();
+        assert_eq!(index.take_changed(9), keys(&[b"c"]), "the store never had the other");
+        assert!(index.take_changed(9).is_empty());
+        index.touch(a);
+        index.remove(a);
+        index.touch(b);
+        index.loaded(b);
+        index.remove(b);
+        assert_eq!(index.insert(b"c"), (b, true));
+        index.touch(b);
+        assert_eq!(index.take_changed(1), keys(&[b"b"]));
+        assert_eq!(index.take_changed(9), keys(&[b"c", b"c"]));
     }
 }

@@ -16,15 +16,33 @@ type Bytes = Box<[u8]>;
 #[derive(Debug)]
 pub struct Multiset {
     slot_name: String,
-    entries: Vec<BTreeMap<Bytes, i64>>,
+    entries: Vec<BTreeMap<Bytes, Entry>>,
     track: bool,
-    dirty: BTreeSet<(Bytes, Bytes)>,
+    /// Entries that changed, each once as long as it is there.
+    changed: Vec<(Slot, Bytes)>,
+    /// Entries that the store has and that are gone, with their key.
+    gone: BTreeSet<(Bytes, Bytes)>,
+    /// Entries that are there, over all slots.
+    live: usize,
 }
+
+#[derive(Debug)]
+struct Entry {
+    count: i64,
+    /// It is among the changed ones.
+    changed: bool,
+    /// The store has it.
+    stored: bool,
+}
+
+/// Changed entries that are noted at least before those that came and went are forgotten.
+const CHANGED_MIN: usize = 4_096;
 
 impl Multiset {
     /// An empty one whose entries are stored under `slot_name`.
     pub fn new(slot_name: String, track: bool) -> Multiset {
-        Multiset { slot_name, entries: Vec::new(), track, dirty: BTreeSet::new() }
+        let (changed, gone) = (Vec::new(), BTreeSet::new());
+        Multiset { slot_name, entries: Vec::new(), track, changed, gone, live: 0 }
     }
 
     /// Makes room for slots below `slots`.
@@ -36,32 +54,52 @@ impl Multiset {
 
     /// Adds `diff` to a value's count and gives the count before and after.
     pub fn add(&mut self, index: &KeyIndex, slot: Slot, value: &[u8], diff: i64) -> (i64, i64) {
-        if self.track {
-            self.dirty.insert((index.key(slot).into(), value.into()));
-        }
         let entries = &mut self.entries[slot as usize];
         match entries.get_mut(value) {
-            Some(count) => {
-                let before = *count;
-                *count += diff;
-                let after = *count;
+            Some(entry) => {
+                let before = entry.count;
+                entry.count += diff;
+                let after = entry.count;
                 if after == 0 {
+                    let stored = entry.stored;
                     entries.remove(value);
+                    self.live -= 1;
+                    if stored {
+                        self.gone.insert((index.key(slot).into(), value.into()));
+                    }
+                } else if self.track && !entry.changed {
+                    entry.changed = true;
+                    self.note(slot, value.into());
                 }
                 (before, after)
             }
             None => {
                 if diff != 0 {
-                    entries.insert(value.into(), diff);
+                    entries.insert(value.into(), Entry { count: diff, changed: self.track, stored: false });
+                    self.live += 1;
+                    if self.track {
+                        self.note(slot, value.into());
+                    }
                 }
                 (0, diff)
             }
         }
     }
 
+    fn note(&mut self, slot: Slot, value: Bytes) {
+        if self.changed.len() >= CHANGED_MIN.max(2 * self.live) {
+            // What came and went leaves its mark behind.
+            let entries = &self.entries;
+            self.changed.sort_unstable();
+            self.changed.dedup();
+            self.changed.retain(|(slot, value)| entries[*slot as usize].get(value).is_some_and(|entry| entry.changed));
+        }
+        self.changed.push((slot, value));
+    }
+
     /// A slot's values and counts, in order of value.
     pub fn entries(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&[u8], i64)> {
-        self.entries[slot as usize].iter().map(|(value, count)| (&**value, *count))
+        self.entries[slot as usize].iter().map(|(value, entry)| (&**value, entry.count))
     }
 
     /// Number of different values of a slot.
@@ -71,23 +109,28 @@ impl Multiset {
 
     /// A value's count; zero when it is not there.
     pub fn count(&self, slot: Slot, value: &[u8]) -> i64 {
-        self.entries[slot as usize].get(value).copied().unwrap_or(0)
+        self.entries[slot as usize].get(value).map_or(0, |entry| entry.count)
     }
 
     /// Forgets a slot's values, which are all gone by their counts.
     pub fn clear(&mut self, slot: Slot) {
-        self.entries[slot as usize].clear();
+        let entries = &mut self.entries[slot as usize];
+        self.live -= entries.len();
+        entries.clear();
     }
 
     /// Hands the entries that changed since the last call to a batch. Entries of keys without a
     /// slot are erased.
     pub fn flush(&mut self, index: &KeyIndex, batch: &mut WriteBatch) {
-        for (key, value) in std::mem::take(&mut self.dirty) {
-            let stored = map_key(&self.slot_name, &key, &value);
-            match index.get(&key).and_then(|slot| self.entries[slot as usize].get(&value)) {
-                Some(count) => batch.put(stored, count.to_le_bytes().to_vec()),
-                None => batch.erase(stored),
-            }
+        for (key, value) in std::mem::take(&mut self.gone) {
+            batch.erase(map_key(&self.slot_name, &key, &value));
+        }
+        for (slot, value) in std::mem::take(&mut self.changed) {
+            // One that stands twice, as it went and came back, is written once.
+            let entry = self.entries[slot as usize].get_mut(&value).filter(|entry| entry.changed);
+            let Some(entry) = entry else { continue };
+            (entry.changed, entry.stored) = (false, true);
+            batch.put(map_key(&self.slot_name, index.key(slot), &value), entry.count.to_le_bytes().to_vec());
         }
     }
 
@@ -105,29 +148,32 @@ impl Multiset {
         let count = count.try_into().map(i64::from_le_bytes).map_err(|_| {
             Error::new(SqlState::DataCorrupted, format!("a stored entry of {} is damaged", self.slot_name))
         })?;
-        self.entries[slot as usize].insert(value.into(), count);
+        let entry = Entry { count, changed: false, stored: true };
+        if self.entries[slot as usize].insert(value.into(), entry).is_none() {
+            self.live += 1;
+        }
         Ok(())
     }
 
     /// Hands the entries of a slot's key that changed since the last call to a batch.
     pub fn flush_key(&mut self, slot: Slot, key: &[u8], batch: &mut WriteBatch) {
         let first: (Bytes, Bytes) = (key.into(), Bytes::default());
-        let changed: Vec<(Bytes, Bytes)> =
-            self.dirty.range(first..).take_while(|(owner, _)| **owner == *key).cloned().collect();
-        for place in changed {
-            let stored = map_key(&self.slot_name, key, &place.1);
-            match self.entries[slot as usize].get(&place.1) {
-                Some(count) => batch.put(stored, count.to_le_bytes().to_vec()),
-                None => batch.erase(stored),
-            }
-            self.dirty.remove(&place);
+        let gone: Vec<(Bytes, Bytes)> =
+            self.gone.range(first..).take_while(|(owner, _)| **owner == *key).cloned().collect();
+        for place in gone {
+            batch.erase(map_key(&self.slot_name, key, &place.1));
+            self.gone.remove(&place);
+        }
+        for (value, entry) in self.entries[slot as usize].iter_mut().filter(|(_, entry)| entry.changed) {
+            (entry.changed, entry.stored) = (false, true);
+            batch.put(map_key(&self.slot_name, key, value), entry.count.to_le_bytes().to_vec());
         }
     }
 
     /// Bytes that a slot's entries take.
     pub fn bytes(&self, slot: Slot) -> usize {
         // A tree's node costs about as much again.
-        self.entries[slot as usize].keys().map(|value| 2 * (size_of::<(Bytes, i64)>() + value.len())).sum()
+        self.entries[slot as usize].keys().map(|value| 2 * (size_of::<(Bytes, Entry)>() + value.len())).sum()
     }
 
     /// Takes in the stored entries of the keys of `index`.
@@ -137,14 +183,61 @@ impl Multiset {
     pub fn load(&mut self, index: &KeyIndex, operator: OperatorId, backend: &dyn StateBackend) -> Result<()> {
         self.resize(index.slots());
         let slot_name = self.slot_name.clone();
-        let entries = &mut self.entries;
+        let (entries, live) = (&mut self.entries, &mut self.live);
         backend.scan(operator, &[], &mut |stored, count| {
             let Some((key, value)) = split_map_key(&slot_name, stored)? else { return Ok(()) };
             let damaged = || Error::new(SqlState::DataCorrupted, format!("a stored entry of {slot_name} is damaged"));
             let slot = index.get(key).ok_or_else(damaged)?;
             let count = i64::from_le_bytes(count.try_into().map_err(|_| damaged())?);
-            entries[slot as usize].insert(value.into(), count);
+            entries[slot as usize].insert(value.into(), Entry { count, changed: false, stored: true });
+            *live += 1;
             Ok(())
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a store has after batches, by value.
+    fn stored(store: &mut BTreeMap<Vec<u8>, i64>, batch: WriteBatch) -> Vec<i64> {
+        for (key, value) in batch.entries {
+            match value {
+                Some(value) => store.insert(key, i64::from_le_bytes(value.try_into().expect("a count"))),
+                None => store.remove(&key),
+            };
+        }
+        store.values().copied().collect()
+    }
+
+    #[test]
+    fn what_came_and_went_leaves_nothing_behind() {
+        let mut index = KeyIndex::new(true);
+        let (slot, _) = index.insert(b"k");
+        let mut values = Multiset::new("m".to_owned(), true);
+        values.resize(1);
+        let mut store = BTreeMap::new();
+        let mut flush = |values: &mut Multiset| {
+            let mut batch = WriteBatch::default();
+            values.flush(&index, &mut batch);
+            let written = batch.entries.len();
+            (written, stored(&mut store, batch))
+        };
+        values.add(&index, slot, b"a", 2);
+        values.add(&index, slot, b"b", 1);
+        values.add(&index, slot, b"b", -1);
+        assert_eq!(flush(&mut values), (1, vec![2]), "the store never hears of b");
+        values.add(&index, slot, b"a", -2);
+        values.add(&index, slot, b"a", 5);
+        values.add(&index, slot, b"a", -1);
+        assert_eq!(flush(&mut values), (2, vec![4]), "erased, then written once");
+        values.add(&index, slot, b"a", -4);
+        assert_eq!(flush(&mut values), (1, vec![]));
+        for value in 0..100_000_u32 {
+            values.add(&index, slot, &value.to_be_bytes(), 1);
+            values.add(&index, slot, &value.to_be_bytes(), -1);
+        }
+        assert!(values.changed.len() <= CHANGED_MIN && values.gone.is_empty(), "nothing piles up");
     }
 }

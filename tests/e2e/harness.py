@@ -48,7 +48,8 @@ class Server:
     def __init__(self, data_dir, workers=2, pg="127.0.0.1:0", http="127.0.0.1:0", flags=()):
         self.data_dir = Path(data_dir)
         self.workers = workers
-        self.listen = ["--pg", pg, "--http", http, *flags]
+        self.flags = list(flags)
+        self.listen = ["--pg", pg, "--http", http]
         self.log_path = self.data_dir.with_name(self.data_dir.name + ".log")
         self.process = None
         self.start()
@@ -61,7 +62,7 @@ class Server:
 
     def start(self):
         command = [binary(), "serve", "--data-dir", str(self.data_dir), "--workers", str(self.workers)]
-        command += self.listen
+        command += self.listen + self.flags
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=end_with_parent

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::util::display::{ArrayFormatter, FormatOptions};
-use clink::engine::{Answer, Engine, EngineConfig, Session};
+use clink::engine::{Answer, CheckpointConfig, Engine, EngineConfig, Session};
 use clink::env::Env;
 use clink::types::{Error, Limits, Result};
 use futures::StreamExt;
@@ -23,11 +23,30 @@ pub(crate) struct Database {
 impl Database {
     /// Opens the database of a directory.
     pub(crate) async fn open(directory: &Path, workers: usize, env: Env) -> Database {
-        let config =
-            EngineConfig { data_dir: directory.to_owned(), workers, memory_bytes: 1 << 30, limits: Limits::default() };
-        let engine = Engine::open(config, env).await.expect("opens");
+        Database::open_with(directory, workers, env, |_| {}).await.expect("opens")
+    }
+
+    /// Likewise, with other settings of checkpoints than none but on demand.
+    pub(crate) async fn open_with(
+        directory: &Path,
+        workers: usize,
+        env: Env,
+        change: impl FnOnce(&mut CheckpointConfig),
+    ) -> Result<Database> {
+        let mut checkpoints = CheckpointConfig::below(directory);
+        checkpoints.interval = None;
+        change(&mut checkpoints);
+        let checkpoints = Some(checkpoints);
+        let config = EngineConfig {
+            data_dir: directory.to_owned(),
+            workers,
+            memory_bytes: 1 << 30,
+            limits: Limits::default(),
+            checkpoints,
+        };
+        let engine = Engine::open(config, env).await?;
         let session = engine.session();
-        Database { engine, session }
+        Ok(Database { engine, session })
     }
 
     /// Runs a text of statements; the rows of the last one.

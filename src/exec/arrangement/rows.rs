@@ -26,6 +26,19 @@ struct Slot {
     key: Key,
     /// `None`: the key is gone; the slot is still named by an order.
     entry: Option<Entry>,
+    /// It is among the changed ones.
+    changed: bool,
+    /// The store has the key.
+    stored: bool,
+}
+
+/// What changed since the last barrier.
+#[derive(Debug, Default)]
+struct Changed {
+    /// Each once, older ones of a key first.
+    slots: Vec<u32>,
+    /// Keys that the store has and whose slots were given back.
+    gone: Vec<Key>,
 }
 
 /// Share of unordered keys, as one in so many, from which on they are merged.
@@ -40,6 +53,8 @@ pub(super) struct Rows {
     slots: Vec<Slot>,
     order: RefCell<Order>,
     gone: usize,
+    /// `None`: nobody asks.
+    changed: Option<Changed>,
 }
 
 /// The slots in key order, as far as somebody wanted it.
@@ -52,6 +67,39 @@ struct Order {
 }
 
 impl Rows {
+    /// Empty; with `track`, remembers what changes for [`Self::take_changed`].
+    pub(super) fn new(track: bool) -> Rows {
+        Rows { changed: track.then(Changed::default), ..Rows::default() }
+    }
+
+    /// Tells of the keys that changed since the last call: what they are now, and of a key that went and came back,
+    /// last.
+    pub(super) fn take_changed(&mut self, mut visit: impl FnMut(&[u8], Option<&Entry>)) {
+        let Some(changed) = &mut self.changed else { return };
+        for key in changed.gone.drain(..) {
+            visit(&key, None);
+        }
+        for slot in changed.slots.drain(..) {
+            let slot = &mut self.slots[slot as usize];
+            slot.changed = false;
+            // A key that came and went in between is nothing to tell of.
+            if slot.entry.is_some() || slot.stored {
+                visit(&slot.key, slot.entry.as_ref());
+            }
+            slot.stored = slot.entry.is_some();
+        }
+    }
+
+    fn note(&mut self, slot: u32) {
+        let place = &mut self.slots[slot as usize];
+        if let Some(changed) = &mut self.changed
+            && !place.changed
+        {
+            place.changed = true;
+            changed.slots.push(slot);
+        }
+    }
+
     pub(super) fn get(&self, key: &[u8]) -> Option<&Entry> {
         let slot = self.find(key)?;
         self.slots[slot as usize].entry.as_ref()
@@ -77,6 +125,9 @@ impl Rows {
         if before == after.as_ref() {
             return Ok(None);
         }
+        if let Some(slot) = found {
+            self.note(slot);
+        }
         Ok(Some(match (found, after) {
             (Some(slot), Some(after)) => self.slots[slot as usize].entry.replace(after),
             (Some(slot), None) => {
@@ -90,19 +141,24 @@ impl Rows {
                 before
             }
             (None, Some(after)) => {
-                self.insert(key, after);
+                self.add(key, after, false);
+                self.note(self.slots.len() as u32 - 1);
                 None
             }
             (None, None) => None,
         }))
     }
 
-    /// Puts in a key that is not there.
+    /// Puts in a key that is not there, from the store.
     pub(super) fn insert(&mut self, key: &[u8], entry: Entry) {
+        self.add(key, entry, true);
+    }
+
+    fn add(&mut self, key: &[u8], entry: Entry, stored: bool) {
         let hash = self.hasher.hash_one(key);
         // 4 billion keys of one group do not fit the memory of a worker.
         let slot = self.slots.len() as u32;
-        self.slots.push(Slot { key: Key::from_slice(key), entry: Some(entry) });
+        self.slots.push(Slot { key: Key::from_slice(key), entry: Some(entry), changed: false, stored });
         let (slots, hasher) = (&self.slots, &self.hasher);
         self.table.insert_unique(hash, slot, |slot| hasher.hash_one(slots[*slot as usize].key.as_slice()));
         self.order.get_mut().recent.push(slot);
@@ -118,10 +174,21 @@ impl Rows {
         order.merge(&self.slots);
         let mut slots = Vec::with_capacity(self.table.len());
         self.table.clear();
+        if let Some(changed) = &mut self.changed {
+            changed.slots.clear();
+        }
         for old in std::mem::take(&mut order.ordered) {
             let slot = &mut self.slots[old as usize];
-            if slot.entry.is_some() {
-                slots.push(Slot { key: std::mem::take(&mut slot.key), entry: slot.entry.take() });
+            let kept = Slot { key: std::mem::take(&mut slot.key), entry: slot.entry.take(), ..*slot };
+            if let Some(noted) = self.changed.as_mut().filter(|_| kept.changed) {
+                match &kept.entry {
+                    Some(_) => noted.slots.push(slots.len() as u32),
+                    None if kept.stored => noted.gone.push(kept.key.clone()),
+                    None => {}
+                }
+            }
+            if kept.entry.is_some() {
+                slots.push(kept);
             }
         }
         order.ordered = (0..slots.len() as u32).collect();
@@ -228,8 +295,9 @@ mod tests {
         /// Against a B-tree: any order of inserts, updates, removals and walks.
         #[test]
         fn it_is_an_ordered_map(steps in proptest::collection::vec((0u16..400, -1i64..4, any::<bool>()), 0..3_000)) {
-            let mut rows = Rows::default();
+            let mut rows = Rows::new(true);
             let mut model: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
+            let mut stored: BTreeMap<Vec<u8>, i64> = BTreeMap::new();
             for (number, count, walk) in steps {
                 let key = number.to_string().into_bytes();
                 let after = (count > 0).then(|| Entry { value: Value::from_slice(&key), count });
@@ -241,6 +309,13 @@ mod tests {
                     prop_assert_eq!(before.map(|entry| entry.count), expected);
                 }
                 prop_assert_eq!(rows.get(&key).map(|entry| entry.count), model.get(&key).copied());
+                if walk && number % 31 == 0 {
+                    rows.take_changed(|key, entry| match entry {
+                        Some(entry) => drop(stored.insert(key.to_vec(), entry.count)),
+                        None => drop(stored.remove(key)),
+                    });
+                    prop_assert_eq!(&stored, &model);
+                }
                 if walk && number % 7 == 0 {
                     let seen: Vec<_> = rows.behind(Some(&key)).map(|(k, e)| (k.to_vec(), e.count)).collect();
                     let model: Vec<_> = model
@@ -257,11 +332,11 @@ mod tests {
 
     #[test]
     fn slots_of_gone_keys_are_given_back() {
-        let mut rows = Rows::default();
+        let mut rows = Rows::new(true);
         for round in 0u32..20 {
             for key in 0u32..1_000 {
                 let key = (round * 1_000 + key).to_be_bytes();
-                rows.insert(&key, Entry { value: Value::new(), count: 1 });
+                rows.update(&key, |_| Ok::<_, ()>(Some(Entry { value: Value::new(), count: 1 }))).expect("no error");
             }
             for key in 0u32..1_000 {
                 let key = (round * 1_000 + key).to_be_bytes();
@@ -270,5 +345,19 @@ mod tests {
         }
         assert!(rows.slots.len() < 4 * GONE_MIN, "{} slots for no rows", rows.slots.len());
         assert_eq!(rows.behind(None).count(), 0);
+        rows.take_changed(|key, _| panic!("the store never had {key:?}"));
+        assert!(rows.changed.as_ref().is_some_and(|changed| changed.gone.is_empty()), "nothing piles up");
+        for key in 0u32..5_000 {
+            rows.insert(&key.to_be_bytes(), Entry { value: Value::new(), count: 1 });
+        }
+        for key in 0u32..5_000 {
+            rows.update(&key.to_be_bytes(), |_| Ok::<_, ()>(None)).expect("no error");
+        }
+        let mut erased = std::collections::BTreeSet::new();
+        rows.take_changed(|key, entry| {
+            assert!(entry.is_none());
+            erased.insert(key.to_vec());
+        });
+        assert_eq!(erased.len(), 5_000, "also those whose slots are gone");
     }
 }

@@ -11,7 +11,7 @@ use timely::dataflow::Scope;
 use timely::dataflow::operators::Concatenate;
 
 use super::deliver::deliver;
-use super::driver::{JobContext, Packets, Stateful, arrange, drive, transform, transform_two};
+use super::driver::{JobContext, Packets, arrange, drive, transform, transform_two};
 use super::exchange::Route;
 use super::imports::{EdgeQueue, FeedId, FeedQueue, Local, edge, feed};
 use super::job::{ImportKind, JobSpec};
@@ -20,7 +20,6 @@ use crate::exec::operators::{Aggregate, Join, Rank, filter, project, steps, unne
 use crate::exec::plan::{JoinKind, OnError, OperatorSpec, row_errors_schema};
 use crate::exec::row_errors::divide;
 use crate::exec::sink::JobOutput;
-use crate::state::{MemoryBackend, StateBackend};
 use crate::types::{Chunk, OperatorId, RelationId, Result};
 
 /// What a built dataflow leaves with its worker.
@@ -75,16 +74,22 @@ pub(super) fn build<'scope>(
                     edges.push(Rc::clone(&queue));
                     let by = {
                         let upstream = upstream.borrow();
-                        let keys = upstream.arrangement.layout().key_columns();
-                        keys.iter().map(|key| columns.iter().position(|column| column == key)).collect()
+                        let layout = upstream.arrangement.layout();
+                        let place = |key: &usize| columns.iter().position(|column| column == key);
+                        // Whole rows are encoded exactly, keys as SQL compares them: they may be of other groups.
+                        layout
+                            .is_unique()
+                            .then(|| layout.key_columns().iter().map(place).collect::<Option<Vec<_>>>())
+                            .flatten()
                     };
-                    let stream = edge(scope, upstream, &queue, columns.clone(), spec.as_of, job);
+                    let stream = edge(scope, upstream, &queue, columns.clone(), spec, job);
                     Spread { stream, by }
                 }
             },
             OperatorSpec::Constant { rows } => {
-                // One worker puts them in.
-                let rows = if job.worker == 0 { Chunk::inserts(rows) } else { Vec::new() };
+                // One worker puts them in, once.
+                let here = job.worker == 0 && !spec.restored();
+                let rows = if here { Chunk::inserts(rows) } else { Vec::new() };
                 let queue = Rc::new(RefCell::new(FeedQueue::constant(rows, spec.as_of)));
                 feeds.push((FeedId::Clock, Rc::clone(&queue)));
                 let columns = (0..node.schema.fields().len()).collect();
@@ -129,7 +134,7 @@ pub(super) fn build<'scope>(
                     keys.clone(),
                     aggregates.clone(),
                     Route::one_worker(job.peers) == job.worker,
-                    false,
+                    spec.state.is_some(),
                 )
                 .expect("the job was checked");
                 let route = if input.by.as_ref() == Some(keys) && !keys.is_empty() {
@@ -137,8 +142,7 @@ pub(super) fn build<'scope>(
                 } else {
                     Route::by_keys(input_schema, keys)
                 };
-                let stateful = Stateful { operator: Box::new(operator), backend: backend() };
-                let stream = drive(vec![(input.stream, route)], "aggregate", stateful, spec.as_of, job);
+                let stream = drive(vec![(input.stream, route)], "aggregate", Box::new(operator), spec.as_of, job);
                 Spread { stream, by: Some((0..keys.len()).collect()) }
             }
             OperatorSpec::Unnest(unnesting) => {
@@ -153,19 +157,18 @@ pub(super) fn build<'scope>(
                 let input = inputs.remove(0);
                 let input_schema = &plan.nodes[node.inputs[0]].schema;
                 let operator = OperatorId::of(&spec.shared.name, &node.path);
-                let operator = Rank::new(operator, input_schema, Arc::clone(&node.schema), rank, false)
+                let operator = Rank::new(operator, input_schema, Arc::clone(&node.schema), rank, spec.state.is_some())
                     .expect("the job was checked");
                 let there = input.by.as_ref() == Some(&rank.keys) && !rank.keys.is_empty();
                 let route = if there { Route::Local } else { Route::by_keys(input_schema, &rank.keys) };
-                let stateful = Stateful { operator: Box::new(operator), backend: backend() };
-                let stream = drive(vec![(input.stream, route)], "rank", stateful, spec.as_of, job);
+                let stream = drive(vec![(input.stream, route)], "rank", Box::new(operator), spec.as_of, job);
                 Spread { stream, by: Some(rank.keys.clone()).filter(|keys| !keys.is_empty()) }
             }
             OperatorSpec::Join(join) => {
                 let schemas = [0, 1].map(|input: usize| &plan.nodes[node.inputs[input]].schema);
                 let operator = OperatorId::of(&spec.shared.name, &node.path);
-                let operator =
-                    Join::new(operator, schemas, Arc::clone(&node.schema), join, false).expect("the job was checked");
+                let operator = Join::new(operator, schemas, Arc::clone(&node.schema), join, spec.state.is_some())
+                    .expect("the job was checked");
                 let keys = [&join.left_keys, &join.right_keys];
                 let routed = inputs.into_iter().zip(keys).zip(schemas);
                 let inputs = routed
@@ -181,8 +184,7 @@ pub(super) fn build<'scope>(
                     }
                     _ => Some(join.left_keys.clone()),
                 };
-                let stateful = Stateful { operator: Box::new(operator), backend: backend() };
-                let stream = drive(inputs, "join", stateful, spec.as_of, job);
+                let stream = drive(inputs, "join", Box::new(operator), spec.as_of, job);
                 Spread { stream, by: by.filter(|by: &Vec<usize>| !by.is_empty()) }
             }
             // The arrangement of its rows does it.
@@ -206,12 +208,12 @@ pub(super) fn build<'scope>(
     };
     let operator = OperatorId::of(&spec.shared.name, "rows");
     let local = Rc::new(RefCell::new(Local {
-        arrangement: Arrangement::new(operator, layout, spec.as_of, false),
+        arrangement: Arrangement::new(operator, layout, spec.as_of, spec.state.is_some()),
         shared: Arc::clone(&spec.shared),
         followers: Vec::new(),
     }));
     let latest = matches!(plan.root().operator, OperatorSpec::Latest);
-    arrange(root.stream, route, latest, &local, backend(), job);
+    arrange(root.stream, route, latest, &local, job);
     Built { local: Some(local), errors: keep_errors(scope, spec, errors, job), feeds, edges }
 }
 
@@ -246,18 +248,13 @@ fn keep_errors<'scope>(
     let layout = Layout::new(Arc::clone(&schema), &[]).expect("texts can be kept");
     let operator = OperatorId::of(&spec.shared.name, "errors");
     let local = Rc::new(RefCell::new(Local {
-        arrangement: Arrangement::new(operator, layout, spec.as_of, false),
+        arrangement: Arrangement::new(operator, layout, spec.as_of, spec.state.is_some()),
         shared: Arc::clone(shared),
         followers: Vec::new(),
     }));
     let job = job.of(shared);
-    arrange(scope.concatenate(errors), Route::by_rows(&schema), false, &local, backend(), &job);
+    arrange(scope.concatenate(errors), Route::by_rows(&schema), false, &local, &job);
     Some(local)
-}
-
-/// `memory://`: the decoded tables are the state, and the store behind them stays empty.
-fn backend() -> Box<dyn StateBackend> {
-    Box::new(MemoryBackend::default())
 }
 
 /// Where columns are after a projection; `None` when one is gone.

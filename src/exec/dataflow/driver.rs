@@ -19,13 +19,14 @@ use timely::dataflow::operators::generic::OutputBuilder;
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::progress::frontier::MutableAntichain;
 
+use super::barrier::JobStore;
 use super::container::Packet;
 use super::exchange::{ByKeyGroup, Route};
 use super::imports::Local;
 use super::slices::Slices;
 use crate::exec::operators::{Context, Operator, Step};
 use crate::exec::relation::{Progress, RelationShared};
-use crate::state::{RowCodec, StateBackend};
+use crate::state::RowCodec;
 use crate::types::{Chunk, Error, Result, Time};
 
 pub(super) type Packets<'scope> = Stream<'scope, u64, Packet>;
@@ -42,6 +43,7 @@ pub(super) struct JobContext {
     pub(super) slices: Rc<Slices>,
     pub(super) worker: usize,
     pub(super) peers: usize,
+    pub(super) store: Rc<JobStore>,
     tick: TickRequest,
     failed: Rc<Cell<bool>>,
 }
@@ -56,9 +58,10 @@ impl JobContext {
         slices: Rc<Slices>,
         worker: usize,
         peers: usize,
+        store: Rc<JobStore>,
         tick: TickRequest,
     ) -> JobContext {
-        JobContext { shared, progress, slices, worker, peers, tick, failed: Rc::new(Cell::new(false)) }
+        JobContext { shared, progress, slices, worker, peers, store, tick, failed: Rc::new(Cell::new(false)) }
     }
 
     /// The same job, as the operators of another of its relations see it.
@@ -120,12 +123,6 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-/// A stateful operator and where its state is kept.
-pub(super) struct Stateful {
-    pub(super) operator: Box<dyn Operator>,
-    pub(super) backend: Box<dyn StateBackend>,
-}
-
 /// Chunks, each with the number of its input.
 type Arrived = VecDeque<(usize, Chunk)>;
 
@@ -139,6 +136,13 @@ impl Stash {
     fn add(&mut self, capability: Capability<u64>, chunks: impl Iterator<Item = (usize, Chunk)>) {
         let time = *capability.time();
         self.times.entry(time).or_insert_with(|| (capability, VecDeque::new())).1.extend(chunks);
+    }
+
+    /// Every time below is closed.
+    fn closed_upto(&self, frontiers: &[&MutableAntichain<u64>]) -> Time {
+        let stashed = self.times.first_key_value().map_or(u64::MAX, |(time, _)| *time);
+        let open = frontiers.iter().map(|frontier| frontier.frontier().first().copied().unwrap_or(u64::MAX));
+        Time::from_millis(open.min().unwrap_or(u64::MAX).min(stashed))
     }
 
     /// The earliest time, if it is below the frontiers of all inputs.
@@ -177,7 +181,7 @@ where
 pub(super) fn drive<'scope>(
     inputs: Vec<(Packets<'scope>, Route)>,
     name: &str,
-    mut stateful: Stateful,
+    mut operator: Box<dyn Operator>,
     as_of: Time,
     job: &JobContext,
 ) -> Packets<'scope> {
@@ -196,6 +200,7 @@ pub(super) fn drive<'scope>(
     let (output, out_stream) = builder.new_output::<Packet>();
     let mut output = OutputBuilder::<_, NoopBuilder<Packet>>::from(output);
     let job = job.clone();
+    let mut member = job.store.join(activator.clone());
     builder.build(move |mut initial| {
         // Held until the operator is open, so that no time passes before its state is there.
         let mut unopened = initial.pop();
@@ -211,9 +216,9 @@ pub(super) fn drive<'scope>(
                 activator.activate();
                 return;
             };
-            let Stateful { operator, backend } = &mut stateful;
-            let mut context = Context { backend: &mut **backend, deadline };
             if let Some(capability) = unopened.take() {
+                let mut backend = job.store.backend.borrow_mut();
+                let mut context = Context::new(&mut **backend, deadline);
                 match job.guard(|| operator.open(&mut context).map(|()| operator.starts())) {
                     Some(true) => stash.add(capability.delayed(&as_of.as_millis()), std::iter::empty()),
                     Some(false) => {}
@@ -226,6 +231,17 @@ pub(super) fn drive<'scope>(
             let frontiers: Vec<&MutableAntichain<u64>> = frontiers.iter().collect();
             loop {
                 if closing.is_none() {
+                    if member.is_due(stash.closed_upto(&frontiers)) {
+                        match member.pass(&job, &mut *operator, deadline) {
+                            Some(Step::Done) => {}
+                            Some(Step::Again) => {
+                                job.slices.exhausted(job.shared.id);
+                                activator.activate();
+                                return;
+                            }
+                            None => return,
+                        }
+                    }
                     let Some((capability, chunks)) = stash.pop_closed(&frontiers) else { return };
                     closing = Some(capability);
                     let mut chunks = chunks.into_iter();
@@ -236,6 +252,8 @@ pub(super) fn drive<'scope>(
                 let Some(capability) = &closing else { return };
                 let mut out = Vec::new();
                 let time = Time::from_millis(*capability.time());
+                let mut backend = job.store.backend.borrow_mut();
+                let mut context = Context::new(&mut **backend, deadline);
                 let step = job.guard(|| operator.close(time, &mut out, &mut context));
                 let Some(step) = step else { return };
                 for chunk in out {
@@ -343,25 +361,18 @@ pub(super) fn arrange<'scope>(
     route: Route,
     latest: bool,
     local: &Rc<RefCell<Local>>,
-    backend: Box<dyn StateBackend>,
     job: &JobContext,
 ) {
     match route {
         Route::Keys { columns, codec } if job.peers > 1 => {
-            arrange_by(stream, by_keys(columns, codec), latest, local, backend, job)
+            arrange_by(stream, by_keys(columns, codec), latest, local, job)
         }
-        Route::Local | Route::Keys { .. } => arrange_by(stream, Pipeline, latest, local, backend, job),
+        Route::Local | Route::Keys { .. } => arrange_by(stream, Pipeline, latest, local, job),
     }
 }
 
-fn arrange_by<P>(
-    stream: Packets<'_>,
-    pact: P,
-    latest: bool,
-    local: &Rc<RefCell<Local>>,
-    mut backend: Box<dyn StateBackend>,
-    job: &JobContext,
-) where
+fn arrange_by<P>(stream: Packets<'_>, pact: P, latest: bool, local: &Rc<RefCell<Local>>, job: &JobContext)
+where
     P: ParallelizationContract<u64, Packet>,
 {
     let scope = stream.scope();
@@ -369,6 +380,7 @@ fn arrange_by<P>(
     let activator = scope.activator_for(builder.operator_info().address);
     let mut input = builder.new_input(stream, pact);
     let (local, job) = (Rc::clone(local), job.clone());
+    let mut member = job.store.join(activator.clone());
     builder.build(move |_| {
         let mut opened = false;
         let mut stash: BTreeMap<u64, VecDeque<Chunk>> = BTreeMap::new();
@@ -389,18 +401,31 @@ fn arrange_by<P>(
             };
             let mut local = local.borrow_mut();
             if !opened {
-                let mut context = Context { backend: &mut *backend, deadline };
+                let mut backend = job.store.backend.borrow_mut();
+                let mut context = Context::new(&mut **backend, deadline);
                 if job.guard(|| local.arrangement.open(&mut context)).is_none() {
                     return;
                 }
                 opened = true;
             }
             let frontier = frontiers[0].frontier().first().copied().unwrap_or(u64::MAX);
+            let mut at_barrier = false;
             let mut expired = false;
             while !expired {
                 let time = match closing {
                     Some(time) => time,
                     None => {
+                        let stashed = stash.first_key_value().map_or(u64::MAX, |(time, _)| *time);
+                        if member.is_due(Time::from_millis(frontier.min(stashed))) {
+                            match member.pass(&job, &mut local.arrangement, deadline) {
+                                Some(Step::Done) => {}
+                                Some(Step::Again) => {
+                                    at_barrier = true;
+                                    break;
+                                }
+                                None => return,
+                            }
+                        }
                         let Some(entry) = stash.first_entry().filter(|entry| *entry.key() < frontier) else { break };
                         let time = Time::from_millis(*entry.key());
                         for chunk in entry.remove() {
@@ -434,7 +459,7 @@ fn arrange_by<P>(
                 job.progress.signal();
                 local.wake();
             }
-            if closing.is_some() || local.arrangement.has_trash() || stashed < frontier {
+            if closing.is_some() || at_barrier || local.arrangement.has_trash() || stashed < frontier {
                 job.slices.exhausted(job.shared.id);
                 activator.activate();
             }

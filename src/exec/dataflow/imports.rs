@@ -12,6 +12,7 @@ use timely::scheduling::Activator;
 
 use super::container::Packet;
 use super::driver::{JobContext, Packets};
+use super::job::JobSpec;
 use crate::exec::arrangement::{Arrangement, Cursor, Selection, TimeChanges};
 use crate::exec::relation::RelationShared;
 use crate::types::{Chunk, RelationId, Time};
@@ -215,16 +216,19 @@ pub(super) fn edge<'scope>(
     upstream: &Rc<RefCell<Local>>,
     queue: &Rc<RefCell<EdgeQueue>>,
     columns: Vec<usize>,
-    as_of: Time,
+    spec: &JobSpec,
     job: &JobContext,
 ) -> Packets<'scope> {
+    let (as_of, restored) = (spec.as_of, spec.restored());
     upstream.borrow_mut().followers.push(Rc::clone(queue));
     let (upstream, queue, job) = (Rc::clone(upstream), Rc::clone(queue), job.clone());
     source::<_, NoopBuilder<Packet>, _, _>(scope, "edge", move |mut capability, info| {
         capability.downgrade(&as_of.as_millis());
         let activator = scope_activator(scope, &info.address);
         queue.borrow_mut().activator = Some(scope_activator(scope, &info.address));
-        let mut hydration = Hydration::Waiting;
+        // What was there before is in the job's state.
+        let mut hydration = if restored { Hydration::Done } else { Hydration::Waiting };
+        let mut to_report = restored;
         let selection = Selection { projection: columns.clone(), predicate: None };
         move |output| {
             if job.failed() {
@@ -255,10 +259,12 @@ pub(super) fn edge<'scope>(
                     output.session_with_builder(&capability).give_container(&mut Packet(Some(chunk)));
                 }
             }
-            if matches!(hydration, Hydration::Waiting)
-                && upstream.shared.whole_from().is_some_and(|from| from <= newest)
-                && newest >= as_of
-            {
+            let is_level = upstream.shared.whole_from().is_some_and(|from| from <= newest) && newest >= as_of;
+            if to_report && is_level {
+                to_report = false;
+                job.edge_filled(newest);
+            }
+            if matches!(hydration, Hydration::Waiting) && is_level {
                 hydration = Hydration::Running { cursor: None, time: newest, rows: 0 };
             }
             if let Hydration::Running { cursor, time, rows } = &mut hydration {

@@ -1,7 +1,7 @@
 //! What a worker needs to know to run a relation.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
@@ -11,7 +11,7 @@ use crate::exec::operators::Rank;
 use crate::exec::plan::{JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::exec::relation::RelationShared;
 use crate::exec::sink::JobOutput;
-use crate::state::RowCodec;
+use crate::state::{RowCodec, StateBackend};
 use crate::types::{OperatorId, RelationId, Result, Time};
 
 /// The column behind those of a table in which rows that replace each other carry their places.
@@ -37,9 +37,30 @@ pub(crate) struct JobSpec {
     pub(crate) output: JobOutput,
     /// The relation of rows for which an expression failed, when they are kept.
     pub(crate) errors: Option<Arc<RelationShared>>,
+    /// Where its operators keep their state; `None`: nowhere but in themselves.
+    pub(crate) state: Option<JobState>,
+}
+
+/// Where the operators of a job keep their state.
+pub(crate) struct JobState {
+    /// One for each worker, taken by it.
+    pub(crate) backends: Vec<Mutex<Option<Box<dyn StateBackend>>>>,
+    /// They hold all that was given to the job before its first time.
+    pub(crate) restored: bool,
+}
+
+impl JobState {
+    pub(crate) fn new(backends: Vec<Box<dyn StateBackend>>, restored: bool) -> JobState {
+        JobState { backends: backends.into_iter().map(|backend| Mutex::new(Some(backend))).collect(), restored }
+    }
 }
 
 impl JobSpec {
+    /// True when it goes on from state that was kept.
+    pub(crate) fn restored(&self) -> bool {
+        self.state.as_ref().is_some_and(|state| state.restored)
+    }
+
     /// The plan of an ordinary table: its own feed.
     pub(crate) fn table_plan(id: RelationId, schema: SchemaRef, key: Vec<usize>) -> JobPlan {
         let columns = (0..schema.fields().len()).collect();

@@ -13,6 +13,7 @@
 //! Building a dataflow does no I/O and cannot fail: what can fail was tried before, by
 //! [`JobSpec::check`].
 
+mod barrier;
 mod build;
 mod container;
 mod deliver;
@@ -24,7 +25,8 @@ mod job;
 mod slices;
 mod worker;
 
+pub(crate) use barrier::{Barrier, Captured};
 pub(crate) use executor::{Executor, ExecutorConfig};
 pub(crate) use imports::{FeedId, FeedInput};
-pub(crate) use job::{ImportKind, JobSpec, PLACE_COLUMN};
+pub(crate) use job::{ImportKind, JobSpec, JobState, PLACE_COLUMN};
 pub(crate) use worker::{Peek, PeekAnswer, PeekRange, WorkerCommand};

@@ -11,13 +11,15 @@ use arrow::array::RecordBatch;
 use timely::worker::Worker;
 use tokio::sync::oneshot;
 
+use super::barrier::{Barrier, JobStore};
 use super::build::build;
 use super::driver::{JobContext, TickRequest};
 use super::imports::{EdgeQueue, FeedId, FeedInput, FeedQueue, Local};
 use super::job::JobSpec;
 use super::slices::Slices;
 use crate::exec::arrangement::{Cursor, Selection};
-use crate::exec::relation::Progress;
+use crate::exec::relation::{Progress, lock};
+use crate::state::MemoryBackend;
 use crate::types::{Error, RelationId, Result, SqlState, Time};
 
 /// What the coordinator tells the workers; all get the same in the same order, but for peeks.
@@ -29,6 +31,8 @@ pub(crate) enum WorkerCommand {
     Drop(Arc<Vec<RelationId>>),
     /// The changes of one time; afterwards every time up to it is complete.
     Tick { time: Time, inputs: Arc<Vec<FeedInput>> },
+    /// Capture the state of jobs, as of the last tick.
+    Barrier(Arc<Barrier>),
     /// Read, on this worker.
     Peek(Arc<Peek>),
     /// End the thread.
@@ -69,6 +73,7 @@ struct Running {
     local: Option<Rc<RefCell<Local>>>,
     feeds: Vec<(FeedId, Rc<RefCell<FeedQueue>>)>,
     edges: Vec<Rc<RefCell<EdgeQueue>>>,
+    store: Rc<JobStore>,
 }
 
 struct WorkerState {
@@ -121,18 +126,28 @@ impl WorkerState {
                 }
             }
             WorkerCommand::Tick { time, inputs } => self.tick(time, &inputs),
+            WorkerCommand::Barrier(barrier) => {
+                for running in barrier.jobs.iter().filter_map(|job| self.running.get(job)) {
+                    running.store.reach(&barrier);
+                }
+            }
             WorkerCommand::Peek(peek) => self.peek(&peek),
             WorkerCommand::Shutdown => {}
         }
     }
 
     fn create(&mut self, worker: &mut Worker, spec: &JobSpec) {
+        let backend = spec.state.as_ref().and_then(|state| lock(state.backends.get(self.index)?).take());
+        // Nobody asks a job without state that is kept for it.
+        let backend = backend.unwrap_or_else(|| Box::new(MemoryBackend::default()));
+        let store = Rc::new(JobStore::new(spec.shared.id, self.index, backend));
         let job = JobContext::new(
             Arc::clone(&spec.shared),
             Arc::clone(&self.progress),
             Rc::clone(&self.slices),
             self.index,
             self.peers,
+            Rc::clone(&store),
             Arc::clone(&self.tick),
         );
         let locals =
@@ -143,11 +158,12 @@ impl WorkerState {
             self.feeds.entry(*feed).or_default().push(Rc::clone(queue));
         }
         if let (Some(shared), Some(local)) = (&spec.errors, built.errors) {
-            let errors = Running { dataflow: None, local: Some(local), feeds: Vec::new(), edges: Vec::new() };
+            let (feeds, edges, store) = (Vec::new(), Vec::new(), Rc::clone(&store));
+            let errors = Running { dataflow: None, local: Some(local), feeds, edges, store };
             self.running.insert(shared.id, errors);
         }
         let dataflow = Some(dataflow);
-        let running = Running { dataflow, local: built.local, feeds: built.feeds, edges: built.edges };
+        let running = Running { dataflow, local: built.local, feeds: built.feeds, edges: built.edges, store };
         self.running.insert(spec.shared.id, running);
     }
 
@@ -187,7 +203,7 @@ impl WorkerState {
     }
 
     fn peek(&self, peek: &Peek) {
-        let Some(answer) = crate::exec::relation::lock(&peek.answer).take() else { return };
+        let Some(answer) = lock(&peek.answer).take() else { return };
         // Nobody waits any more: the statement was cancelled.
         if answer.is_closed() {
             return;

@@ -22,6 +22,8 @@ use crate::state::{KeyIndex, RowCodec, Slot, WriteBatch, split_value_key, value_
 use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, SqlState, Time};
 
 const SLOT_NAME: &str = "groups";
+/// Groups that a barrier writes between two looks at the clock.
+const BARRIER_KEYS: usize = 1_024;
 
 /// The aggregate operator on one worker.
 #[derive(Debug)]
@@ -256,6 +258,7 @@ impl Operator for Aggregate {
         })?;
         for (key, value) in &stored {
             let (slot, _) = self.index.insert(key);
+            self.index.loaded(slot);
             self.grow();
             let (rows, mut rest) = value.split_first_chunk::<8>().ok_or_else(damaged)?;
             self.rows[slot as usize] = i64::from_le_bytes(*rows);
@@ -306,24 +309,36 @@ impl Operator for Aggregate {
         Ok(Step::Done)
     }
 
-    fn barrier(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        let mut batch = WriteBatch::default();
-        for key in self.index.take_dirty() {
-            let stored = value_key(SLOT_NAME, &key);
-            match self.index.get(&key) {
-                Some(slot) => {
-                    let mut value = self.rows[slot as usize].to_le_bytes().to_vec();
-                    for accumulator in &self.accumulators {
-                        accumulator.encode(slot, &mut value);
+    fn barrier(&mut self, cx: &mut Context<'_>) -> Result<Step> {
+        loop {
+            let keys = self.index.take_changed(BARRIER_KEYS);
+            let mut batch = WriteBatch::default();
+            for key in &keys {
+                let stored = value_key(SLOT_NAME, key);
+                match self.index.get(key) {
+                    Some(slot) => {
+                        let mut value = self.rows[slot as usize].to_le_bytes().to_vec();
+                        for accumulator in &self.accumulators {
+                            accumulator.encode(slot, &mut value);
+                        }
+                        batch.put(stored, value);
                     }
-                    batch.put(stored, value);
+                    None => batch.erase(stored),
                 }
-                None => batch.erase(stored),
+            }
+            cx.write(self.operator, batch)?;
+            if keys.len() < BARRIER_KEYS {
+                break;
+            }
+            if cx.expired() {
+                return Ok(Step::Again);
             }
         }
+        let mut batch = WriteBatch::default();
         for accumulator in &mut self.accumulators {
             accumulator.flush(&self.index, &mut batch);
         }
-        cx.backend.apply(self.operator, batch)
+        cx.write(self.operator, batch)?;
+        Ok(Step::Done)
     }
 }

@@ -455,12 +455,13 @@ impl Operator for Join {
         }
     }
 
-    fn barrier(&mut self, cx: &mut Context<'_>) -> Result<()> {
+    fn barrier(&mut self, cx: &mut Context<'_>) -> Result<Step> {
         let mut batch = WriteBatch::default();
         for side in &mut self.sides {
             side.rows.flush(&self.index, &mut batch);
             side.partners.iter_mut().for_each(|partners| partners.flush(&self.index, &mut batch));
         }
-        cx.backend.apply(self.operator, batch)
+        cx.write(self.operator, batch)?;
+        Ok(Step::Done)
     }
 }

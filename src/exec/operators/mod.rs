@@ -16,8 +16,8 @@ pub(crate) use unnest::{steps, unnest};
 
 use std::time::Instant;
 
-use crate::state::StateBackend;
-use crate::types::{Chunk, Result, Time};
+use crate::state::{StateBackend, WriteBatch};
+use crate::types::{Chunk, OperatorId, Result, Time};
 
 /// What an operator is given while it works.
 pub struct Context<'a> {
@@ -25,21 +25,40 @@ pub struct Context<'a> {
     pub backend: &'a mut dyn StateBackend,
     /// When its slice of the worker's step ends.
     pub deadline: Instant,
+    /// Something was written to the backend.
+    pub wrote: bool,
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    /// A slice of a step; nothing is written yet.
+    pub fn new(backend: &'a mut dyn StateBackend, deadline: Instant) -> Context<'a> {
+        Context { backend, deadline, wrote: false }
+    }
+
+    /// Applies an operator's changes to the backend.
+    ///
+    /// # Errors
+    /// When the backend cannot be written.
+    pub fn write(&mut self, operator: OperatorId, batch: WriteBatch) -> Result<()> {
+        if batch.entries.is_empty() {
+            return Ok(());
+        }
+        self.wrote = true;
+        self.backend.apply(operator, batch)
+    }
+
     /// True when the slice is used up: hand back control soon.
     pub fn expired(&self) -> bool {
         Instant::now() >= self.deadline
     }
 }
 
-/// Whether a time is finished.
+/// Whether a time, or a barrier, is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// It is.
     Done,
-    /// There is more to do: call `close` again for the same time.
+    /// There is more to do: call again.
     Again,
 }
 
@@ -73,11 +92,12 @@ pub trait Operator: Send {
     /// When a result cannot be represented, or an invariant is broken.
     fn close(&mut self, time: Time, out: &mut Vec<Chunk>, cx: &mut Context<'_>) -> Result<Step>;
 
-    /// Hands what changed since the last barrier to the backend.
+    /// Hands what changed since the last barrier to the backend; called again until it is done, with no other call
+    /// between.
     ///
     /// # Errors
     /// When the backend cannot be written.
-    fn barrier(&mut self, cx: &mut Context<'_>) -> Result<()>;
+    fn barrier(&mut self, cx: &mut Context<'_>) -> Result<Step>;
 }
 
 #[cfg(test)]

@@ -264,9 +264,10 @@ impl Operator for Rank {
         Ok(Step::Done)
     }
 
-    fn barrier(&mut self, cx: &mut Context<'_>) -> Result<()> {
+    fn barrier(&mut self, cx: &mut Context<'_>) -> Result<Step> {
         let mut batch = WriteBatch::default();
         self.rows.flush(&self.index, &mut batch);
-        cx.backend.apply(self.operator, batch)
+        cx.write(self.operator, batch)?;
+        Ok(Step::Done)
     }
 }

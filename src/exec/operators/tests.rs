@@ -96,7 +96,7 @@ fn soon() -> Instant {
 
 fn close(operator: &mut dyn Operator, backend: &mut MemoryBackend, time: u64, rows: &[(InputRow, i64)]) -> Vec<Chunk> {
     // A deadline that has passed: every call is one slice.
-    let mut context = Context { backend, deadline: Instant::now() };
+    let mut context = Context::new(backend, Instant::now());
     chunk(rows).into_iter().for_each(|chunk| operator.push(0, chunk).expect("takes the type"));
     let mut out = Vec::new();
     while operator.close(Time::from_millis(time), &mut out, &mut context).expect("closes") == Step::Again {}
@@ -104,7 +104,12 @@ fn close(operator: &mut dyn Operator, backend: &mut MemoryBackend, time: u64, ro
 }
 
 fn open(operator: &mut dyn Operator, backend: &mut MemoryBackend) {
-    operator.open(&mut Context { backend, deadline: soon() }).expect("opens");
+    operator.open(&mut Context::new(backend, soon())).expect("opens");
+}
+
+fn barrier(operator: &mut dyn Operator, backend: &mut MemoryBackend) {
+    // In slices too.
+    while operator.barrier(&mut Context::new(backend, Instant::now())).expect("stores") == Step::Again {}
 }
 
 /// Random inserts, and retractions of rows that are there; all gone at the end.
@@ -153,7 +158,7 @@ fn aggregates_live_on_through_the_store_alone() {
             let expected = close(&mut hot, &mut unused, time as u64, rows);
             let found = close(&mut cold, &mut store, time as u64, rows);
             assert_eq!(consolidated(&found), consolidated(&expected), "seed {seed}, time {time}, keys {keys:?}");
-            cold.barrier(&mut Context { backend: &mut store, deadline: soon() }).expect("stores");
+            barrier(&mut cold, &mut store);
             for (row, diff) in consolidated(&found) {
                 *shown.entry(row).or_insert(0) += diff;
             }
@@ -173,7 +178,7 @@ fn a_retraction_of_nothing_is_an_error() {
     let mut operator = aggregate(&[0], false);
     open(&mut operator, &mut store);
     chunk(&[((Some(1), Some(1), None, None), -1)]).into_iter().for_each(|c| operator.push(0, c).expect("takes it"));
-    let mut context = Context { backend: &mut store, deadline: soon() };
+    let mut context = Context::new(&mut store, soon());
     assert!(operator.close(Time::from_millis(1), &mut Vec::new(), &mut context).is_err());
 }
 
@@ -209,7 +214,7 @@ fn every_kept_time_reads_as_it_was_also_while_the_next_is_half_applied() {
             let time = Time::from_millis(time as u64 + 1);
             chunk(rows).into_iter().for_each(|c| hot.push(0, c).expect("takes it"));
             loop {
-                let mut context = Context { backend: &mut unused, deadline: Instant::now() };
+                let mut context = Context::new(&mut unused, Instant::now());
                 let step = hot.close(time, &mut Vec::new(), &mut context).expect("closes");
                 for (past, expected) in &pasts {
                     assert_eq!(&read(&hot, *past), expected, "seed {seed}, at {past} while closing {time}");
@@ -249,7 +254,7 @@ fn arrangements_live_on_through_the_store_alone() {
         close(&mut hot, &mut unused, time, rows);
         close(&mut cold, &mut store, time, rows);
         assert_eq!(read(&cold, Time::from_millis(time)), read(&hot, Time::from_millis(time)), "time {time}");
-        cold.barrier(&mut Context { backend: &mut store, deadline: soon() }).expect("stores");
+        barrier(&mut cold, &mut store);
     }
     assert_eq!(store.entries(OperatorId::of("public.v", "rows")), 0);
 }
@@ -262,7 +267,7 @@ fn a_unique_key_with_two_rows_is_an_error() {
     close(&mut keyed, &mut store, 2, &[((Some(1), Some(2), None, None), 1), ((Some(1), Some(1), None, None), -1)]);
     assert_eq!(read(&keyed, Time::from_millis(2)), vec!["k1 2 ∅ ∅"]);
     keyed.push(0, chunk(&[((Some(1), Some(3), None, None), 1)]).remove(0)).expect("takes it");
-    let mut context = Context { backend: &mut store, deadline: soon() };
+    let mut context = Context::new(&mut store, soon());
     assert!(keyed.close(Time::from_millis(3), &mut Vec::new(), &mut context).is_err());
 }
 
@@ -346,11 +351,11 @@ fn joins_equal_two_loops_and_live_on_through_the_store_alone() {
                     }
                 }
                 let mut out = Vec::new();
-                let mut context = Context { backend: &mut store, deadline: Instant::now() };
+                let mut context = Context::new(&mut store, Instant::now());
                 while operator.close(Time::from_millis(time as u64), &mut out, &mut context).expect("closes")
                     == Step::Again
                 {}
-                operator.barrier(&mut Context { backend: &mut store, deadline: soon() }).expect("stores");
+                operator.barrier(&mut Context::new(&mut store, soon())).expect("stores");
                 for (row, diff) in consolidated(&out) {
                     *shown.entry(row).or_insert(0) += diff;
                 }

@@ -1,0 +1,93 @@
+"""State without a server: the verbs of the command line, and what other programs see of it."""
+
+import csv
+import io
+import subprocess
+
+import duckdb
+import pyarrow.ipc
+import pytest
+
+from harness import Server, binary, rows
+
+VERB_SECONDS = 60
+
+
+def verb(*args):
+    """Exit code and stdout; what goes wrong is on stderr."""
+    done = subprocess.run([binary(), *map(str, args)], capture_output=True, text=True, timeout=VERB_SECONDS, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A data directory with two checkpoints and a savepoint between them."""
+    with Server(tmp_path / "data", workers=2, flags=["--checkpoint-interval", "off"]) as server:
+        with server.connect() as connection:
+            connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, part text, v bigint)")
+            connection.execute("CREATE MATERIALIZED VIEW counts AS SELECT part, count(*) AS n FROM t GROUP BY part")
+            connection.execute("INSERT INTO t VALUES (1, 'a', 10), (2, 'b', 20), (3, 'a', 30)")
+            connection.execute("CHECKPOINT")
+            connection.execute(f"CREATE SAVEPOINT 'file://{tmp_path}/savepoint'")
+            connection.execute("DELETE FROM t WHERE id = 2")
+            connection.execute("CHECKPOINT")
+            ids = [id for (id,) in rows(connection, "SELECT id FROM clink_catalog.checkpoints ORDER BY id")]
+        server.stop()
+    assert len(ids) == 2
+    return tmp_path / "data", tmp_path / "savepoint", ids
+
+
+def test_checkpoints_and_savepoints_are_checked(data):
+    directory, savepoint, ids = data
+    code, out, err = verb("checkpoint-verify", directory)
+    assert (code, err) == (0, "")
+    assert [line.split(":")[0] for line in out.splitlines()] == [f"checkpoint {id}" for id in reversed(ids)]
+    assert all("whole, 2 tables and views, 4 parts" in line for line in out.splitlines()), out
+    code, out, _ = verb("check-savepoint", savepoint)
+    assert code == 0 and out.splitlines()[1:] == ["  public.t", "  public.counts"], out
+    # A file that nobody names goes; nothing else does.
+    (directory / "checkpoints" / "cp-5").mkdir()
+    (directory / "checkpoints" / "cp-5" / "errors-3.arrow").write_bytes(b"left behind")
+    (directory / "checkpoints" / "mine.txt").write_text("not clink's")
+    assert verb("state-sweep", directory, "--dry-run")[1].splitlines()[-1] == "1 files would be removed"
+    code, out, _ = verb("state-sweep", directory)
+    assert code == 0 and out.splitlines() == [f"{directory}/checkpoints/cp-5/errors-3.arrow", "1 files removed"]
+    assert verb("checkpoint-verify", directory)[0] == 0
+    part = next((directory / "checkpoints" / "jobs").glob(f"*/cp-{ids[0]}/w0/state.arrow"))
+    part.write_bytes(part.read_bytes()[:-1])
+    code, out, _ = verb("checkpoint-verify", directory / "checkpoints")
+    assert code == 1 and [line.split(": ")[1][:5] for line in out.splitlines()] == ["whole", "damag"], out
+    assert verb("checkpoint-verify", directory / "nosuch")[0] == 2
+
+
+def test_entries_are_rows_for_everybody(data, tmp_path):
+    directory, savepoint, ids = data
+    code, out, _ = verb("state-cat", directory, "--job", "counts")
+    assert code == 0 and out.splitlines()[0] == "public.counts: 2 entries", out
+    # The result's row and the group of 'a', which alone is left.
+    assert {line.split()[2] for line in out.splitlines()[1:]} == {"rows", "groups"}
+    query = "SELECT slot, count(*) AS n FROM state GROUP BY slot ORDER BY slot"
+    code, out, _ = verb("state-query", savepoint, "--sql", query, "--output", "csv")
+    assert code == 0 and list(csv.reader(io.StringIO(out))) == [["slot", "n"], ["groups", "2"], ["rows", "5"]]
+    arrow, parquet = tmp_path / "state.arrow", tmp_path / "state.parquet"
+    assert verb("state-export", savepoint, "--out", arrow)[0] == 0
+    table = pyarrow.ipc.open_stream(arrow.read_bytes()).read_all()
+    assert table.schema.names == ["op_id", "key_bytes", "value_bytes"] and table.num_rows == 7
+    assert table.schema.metadata[b"clink.format_version"] == b"1"
+    assert verb("state-export", savepoint, "--format", "parquet", "--out", parquet)[0] == 0
+    found = duckdb.sql(f"SELECT slot, count(*) FROM '{parquet}' GROUP BY slot ORDER BY slot").fetchall()
+    assert found == [("groups", 2), ("rows", 5)]
+    # A snapshot file is a place too.
+    assert verb("state-cat", arrow)[1].splitlines()[0] == f"{arrow}: 7 entries"
+
+
+def test_differences_are_exactly_what_changed(data):
+    directory, savepoint, ids = data
+    assert verb("state-diff", savepoint, directory, "--after-checkpoint", ids[0])[:2] == (0, "0 differ\n")
+    code, out, _ = verb("state-diff", savepoint, directory)
+    # The row with id 2, the group 'b', and its row in the view.
+    assert code == 1 and out.splitlines()[-1] == "3 differ"
+    assert [line[0] for line in out.splitlines()[:-1]] == ["-", "-", "-"]
+    assert verb("state-diff", savepoint, directory, "--job", "t")[1].splitlines()[-1] == "1 differ"
+    code, _, err = verb("state-diff", savepoint, directory, "--job", "nosuch")
+    assert code == 2 and "public.counts" in err
