@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn what_is_refused_says_why() {
-        let cases: [(&[&str], &str); 8] = [
+        let cases: [(&[&str], &str); 10] = [
             (&["--limit", "sessions=none"], "--limit sessions"),
             (&["--limit", "session=1"], "the limits are sessions, "),
             (&["--pg", "0.0.0.0:7432"], "authentication"),

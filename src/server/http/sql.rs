@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use arrow::datatypes::{DataType, SchemaRef};
-use axum::body::{Body, Bytes};
+use axum::body::{Body, BodyDataStream, Bytes};
 use axum::extract::{RawQuery, State};
 use axum::http::header::{ACCEPT, CONTENT_LENGTH, CONTENT_TYPE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -31,6 +31,9 @@ struct Wanted {
     sql: String,
     parameters: Vec<Option<String>>,
 }
+
+/// How long the rest of a body that is too long is read.
+const DISCARD_TIME: Duration = Duration::from_secs(5);
 
 /// Runs the statements of the body in a session of their own; the last one's rows are the answer.
 pub(super) async fn sql(
@@ -61,10 +64,11 @@ async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> std::result::
         ApiError::beyond(StatusCode::PAYLOAD_TOO_LARGE, &limits.exceeded(Limit::HttpBodyBytes, message).hint(hint))
     };
     let declared = headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    let (began, mut chunks, mut bytes) = (Instant::now(), body.into_data_stream(), Vec::new());
     if declared.is_some_and(|length| length > most as u64) {
+        discard(&mut chunks, 2 * most).await;
         return Err(too_long());
     }
-    let (began, mut chunks, mut bytes) = (Instant::now(), body.into_data_stream(), Vec::new());
     loop {
         // 1,000 bytes a second, from the end of the time that any body has.
         let until = began + limits.time(Limit::HttpBodyTime) + Duration::from_millis(bytes.len() as u64);
@@ -80,10 +84,25 @@ async fn read(headers: &HeaderMap, body: Body, limits: &Limits) -> std::result::
             }
         };
         if bytes.len() + chunk.len() > most {
+            discard(&mut chunks, most).await;
             return Err(too_long());
         }
         bytes.extend_from_slice(&chunk);
     }
+}
+
+/// Takes in what a client still sends, within bounds: most look for an answer only when they have sent all.
+async fn discard(chunks: &mut BodyDataStream, bytes_max: usize) {
+    let mut left = bytes_max;
+    let rest = async {
+        while let Some(Ok(chunk)) = chunks.next().await
+            && chunk.len() <= left
+        {
+            left -= chunk.len();
+        }
+    };
+    // A slow one learns it by the end of the connection.
+    let _ = tokio::time::timeout(DISCARD_TIME, rest).await;
 }
 
 fn wanted(headers: &HeaderMap, body: &[u8]) -> std::result::Result<Wanted, ApiError> {
