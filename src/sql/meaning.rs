@@ -39,7 +39,41 @@ use crate::types::{Error, JSONB, SqlState};
 
 /// Puts the meaning into a plan that has not been analysed.
 pub(crate) fn apply(plan: LogicalPlan) -> DataFusionResult<LogicalPlan> {
-    Ok(plan.transform_up_with_subqueries(|node| node_with_meaning(node).map(Transformed::yes))?.data)
+    let applied = plan.transform_up(|node| {
+        // A subquery knows the types of the columns around it; those may be others by now.
+        let around = merge_schema(&node.inputs());
+        let node = node.map_subqueries(|subquery| {
+            let LogicalPlan::Subquery(mut subquery) = subquery else { return Ok(Transformed::no(subquery)) };
+            let inner = with_outer_types(Arc::unwrap_or_clone(subquery.subquery), &around)?;
+            subquery.subquery = Arc::new(apply(inner)?);
+            for column in &mut subquery.outer_ref_columns {
+                *column = outer_type(column.clone(), &around);
+            }
+            Ok(Transformed::yes(LogicalPlan::Subquery(subquery)))
+        })?;
+        node_with_meaning(node.data).map(Transformed::yes)
+    })?;
+    Ok(applied.data)
+}
+
+/// A subquery's plan whose references to the columns around it have the types of `around`.
+fn with_outer_types(plan: LogicalPlan, around: &DFSchema) -> DataFusionResult<LogicalPlan> {
+    let typed = plan.transform_down_with_subqueries(|node| {
+        node.map_expressions(|expression| {
+            expression.transform_up(|inner| Ok(Transformed::yes(outer_type(inner, around))))
+        })
+    })?;
+    Ok(typed.data)
+}
+
+fn outer_type(expression: Expr, around: &DFSchema) -> Expr {
+    match expression {
+        Expr::OuterReferenceColumn(field, column) => {
+            let field = around.maybe_index_of_column(&column).map_or(field, |at| Arc::clone(&around.fields()[at]));
+            Expr::OuterReferenceColumn(field, column)
+        }
+        other => other,
+    }
 }
 
 fn node_with_meaning(node: LogicalPlan) -> DataFusionResult<LogicalPlan> {
