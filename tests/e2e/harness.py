@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import threading
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -184,3 +185,15 @@ def assert_same_rows(actual, expected, what):
     assert len(actual) == len(expected), f"{what}: {len(actual)} rows, expected {len(expected)}"
     for got, want in zip(actual, expected):
         assert len(got) == len(want) and all(map(same, got, want)), f"{what}: {got}, expected {want}"
+
+
+def cpu_share(server):
+    """The share of one core that the server used in the last half second."""
+
+    def seconds():
+        fields = open(f"/proc/{server.process.pid}/stat").read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / 100
+
+    before = seconds()
+    time.sleep(0.5)
+    return (seconds() - before) / 0.5

@@ -8,7 +8,7 @@ import time
 import psycopg
 import pytest
 
-from harness import one, rows
+from harness import cpu_share, one, rows
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -116,15 +116,3 @@ def test_a_client_that_goes_away(server):
     deadline = time.monotonic() + 10
     while cpu_share(server) > 0.3:
         assert time.monotonic() < deadline, "the server still works on a statement that nobody waits for"
-
-
-def cpu_share(server):
-    """The share of one core that the server used in the last half second."""
-
-    def seconds():
-        fields = open(f"/proc/{server.process.pid}/stat").read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / 100
-
-    before = seconds()
-    time.sleep(0.5)
-    return (seconds() - before) / 0.5

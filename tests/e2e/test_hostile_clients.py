@@ -10,7 +10,7 @@ import time
 import psycopg
 import pytest
 
-from harness import one
+from harness import cpu_share, one
 from messages import query, startup
 
 MEMORY_MORE = 64 << 20
@@ -82,17 +82,6 @@ def test_stopped_readers(server):
         stopped[0].close()
         assert one(connection, "SELECT 3") == 3
 
-
-def cpu_share(server):
-    """The share of one core that the server used in the last half second."""
-
-    def seconds():
-        fields = open(f"/proc/{server.process.pid}/stat").read().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / 100
-
-    before = seconds()
-    time.sleep(0.5)
-    return (seconds() - before) / 0.5
 
 
 def test_long_texts_beside_others(server):
