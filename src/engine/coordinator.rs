@@ -23,7 +23,7 @@ use crate::env::Env;
 use crate::exec::arrangement::{Cursor, Layout, Selection};
 use crate::exec::plan::JobPlan;
 use crate::exec::relation::{Progress, RelationShared, lock};
-use crate::exec::{Executor, ExecutorConfig, Peek, PeekAnswer, PeekRange, WorkerCommand};
+use crate::exec::{Executor, ExecutorConfig, OperatorCounts, Peek, PeekAnswer, PeekRange, WorkerCommand};
 use crate::state::HeadFile;
 use crate::types::{CheckpointId, Chunk, Error, KeyGroup, RelationId, Result, SqlState, Time};
 
@@ -526,6 +526,11 @@ impl Coordinator {
         }
         self.ask(|answer| Request::AwaitFeeds { tables: Some(tables), answer }).await?;
         Ok(Some(self.last_time()))
+    }
+
+    /// What the operators of a relation's job did; none when it has no job of its own.
+    pub(crate) fn operators(&self, relation: RelationId) -> Vec<Arc<OperatorCounts>> {
+        self.inner.relations.operators(relation)
     }
 
     /// The state of a relation; `None` when it is not installed.

@@ -108,7 +108,11 @@ impl Engine {
             queries: QueryThreads::start(workers)?,
             limits: Arc::new(config.limits),
         });
-        recovery::recover(&engine, records).await?;
+        if let Err(error) = recovery::recover(&engine, records).await {
+            // Nothing of it writes to the directory any more when the caller knows.
+            engine.close().await;
+            return Err(error);
+        }
         Ok(engine)
     }
 

@@ -27,6 +27,10 @@ const READS_AHEAD_MAX: usize = 8;
 const READS_PER_TICK_MAX: usize = 8;
 /// Ticks with rows of one feed that its jobs may have open.
 const OPEN_TICKS_MAX: usize = 3;
+/// A tick that its jobs close later makes those after it smaller: writes and reads wait behind it.
+const CLOSED_LATE: Duration = Duration::from_millis(60);
+/// One that they close sooner makes those after it larger.
+const CLOSED_SOON: Duration = Duration::from_millis(30);
 /// Threads that read one source.
 const THREADS_MAX: usize = 4;
 /// Reads after which a split that never ends lets others be read.
@@ -101,7 +105,8 @@ pub(super) struct Feed {
     reads: Receiver<FromReader>,
     /// Received, and not taken yet.
     held: Option<FromReader>,
-    open: VecDeque<Time>,
+    open: VecDeque<(Time, Instant)>,
+    reads_per_tick: usize,
     shared: Arc<Shared>,
     level: u64,
     /// Nobody waits for its end: it is slow on purpose, or has none.
@@ -148,6 +153,7 @@ impl Feed {
             reads,
             held: None,
             open: VecDeque::new(),
+            reads_per_tick: READS_PER_TICK_MAX,
             shared,
             level: 0,
             endless,
@@ -178,7 +184,7 @@ impl Feed {
         let columns = Some(Arc::clone(&self.columns));
         let input = FeedInput { feed: self.id, columns, chunks: Vec::new(), done: false };
         let mut taken = Taken { input, bounds: Vec::new(), failure: None };
-        for _ in 0..READS_PER_TICK_MAX {
+        for _ in 0..self.reads_per_tick {
             match self.held.take().map_or_else(|| self.reads.try_recv(), Ok) {
                 Ok(FromReader::Rows { split, chunks, bad, end }) => {
                     let known = taken.bounds.iter().position(|bound| bound.split == split);
@@ -220,15 +226,20 @@ impl Feed {
     }
 
     fn has_room(&mut self, upper: Time) -> bool {
-        while self.open.front().is_some_and(|time| *time < upper) {
-            self.open.pop_front();
+        while let Some((_, opened)) = self.open.pop_front_if(|(time, _)| *time < upper) {
+            let took = opened.elapsed();
+            if took > CLOSED_LATE {
+                self.reads_per_tick = (self.reads_per_tick / 2).max(1);
+            } else if took < CLOSED_SOON {
+                self.reads_per_tick = (self.reads_per_tick + 1).min(READS_PER_TICK_MAX);
+            }
         }
         self.open.len() < OPEN_TICKS_MAX
     }
 
     /// What was taken went out at `time`.
     pub(super) fn opened(&mut self, time: Time) {
-        self.open.push_back(time);
+        self.open.push_back((time, Instant::now()));
     }
 
     /// Asks to be told when all that is there now was given.

@@ -9,10 +9,10 @@ use super::sinks::RunningSink;
 use super::source_progress::SourceProgress;
 use crate::catalog::errors_name;
 use crate::connectors::SourceTable;
-use crate::exec::ImportKind;
 use crate::exec::arrangement::Layout;
 use crate::exec::plan::{JobPlan, OperatorSpec, row_errors_schema};
 use crate::exec::relation::{Halt, Progress, RelationShared, lock};
+use crate::exec::{ImportKind, OperatorCounts};
 use crate::types::{Error, RelationId, Result, SqlState, Time};
 
 /// A relation that is installed.
@@ -414,6 +414,11 @@ impl Relations {
             Halt::Failed(reason) => error.detail(format!("{} ({})", reason.message(), reason.code().code())),
             Halt::Paused => error,
         })
+    }
+
+    /// What the operators of a relation's job did; none when it has no job of its own.
+    pub(super) fn operators(&self, id: RelationId) -> Vec<Arc<OperatorCounts>> {
+        lock(&self.installed).get(&id).map(|relation| relation.shared.operators()).unwrap_or_default()
     }
 
     /// Where a relation stands.

@@ -14,7 +14,8 @@ use super::database::Engine;
 use super::settings::Settings;
 use super::show;
 use super::source_progress::{Seen, SplitProgress};
-use crate::catalog::{Definition, Object};
+use crate::catalog::{Definition, Object, ObjectKind};
+use crate::exec::OperatorNumbers;
 use crate::types::{Error, Result, Time};
 
 /// The schema.
@@ -50,6 +51,17 @@ const TABLES: &[SystemTable] = &[
         rows: checkpoints,
     },
     SystemTable {
+        name: "errors",
+        columns: &[
+            ("schema", DataType::Utf8),
+            ("name", DataType::Utf8),
+            ("kind", DataType::Utf8),
+            ("reason", DataType::Utf8),
+            ("rows", DataType::Int64),
+        ],
+        rows: errors,
+    },
+    SystemTable {
         name: "jobs",
         columns: &[
             ("id", DataType::Int64),
@@ -74,6 +86,21 @@ const TABLES: &[SystemTable] = &[
             ("description", DataType::Utf8),
         ],
         rows: |engine| show::limit_columns(engine.limits()),
+    },
+    SystemTable {
+        name: "operators",
+        columns: &[
+            ("job", DataType::Utf8),
+            ("operator", DataType::Utf8),
+            ("kind", DataType::Utf8),
+            ("rows_in", DataType::Int64),
+            ("rows_out", DataType::Int64),
+            ("bytes_out", DataType::Int64),
+            ("busy_us", DataType::Int64),
+            ("state_keys", DataType::Int64),
+            ("state_bytes", DataType::Int64),
+        ],
+        rows: operators,
     },
     SystemTable {
         name: "settings",
@@ -187,6 +214,62 @@ fn checkpoints(engine: &Engine) -> Vec<ArrayRef> {
         numbers(infos.iter().map(|info| info.duration_millis)),
         numbers(infos.iter().map(|info| info.pause.map(|pause| u64::try_from(pause.as_micros()).unwrap_or(u64::MAX)))),
         Arc::new(infos.iter().map(|info| info.error.as_deref()).collect::<StringArray>()),
+    ]
+}
+
+/// What went wrong and was kept: rows that could not be read, rows for which an expression failed, jobs that stopped.
+fn errors(engine: &Engine) -> Vec<ArrayRef> {
+    let catalog = engine.catalog();
+    let mut found: Vec<(String, String, &str, String, Option<u64>)> = Vec::new();
+    for (object, seen) in seen(engine) {
+        let place = || (object.schema.clone(), object.name.clone());
+        let reasons = seen.bad.iter().filter(|(_, rows)| **rows > 0);
+        found.extend(reasons.map(|(reason, rows)| (place().0, place().1, "bad row", reason.to_string(), Some(*rows))));
+    }
+    for job in engine.jobs() {
+        let Some(object) = catalog.objects().find(|object| object.id == job.id) else { continue };
+        let place = || (object.schema.clone(), object.name.clone());
+        let counts = engine.coordinator().operators(job.id);
+        let failed = counts.iter().find(|counts| counts.path == "errors" && object.kind != ObjectKind::Errors);
+        let rows = failed.map(|counts| counts.numbers().state.keys as u64).filter(|rows| *rows > 0);
+        found.extend(
+            rows.map(|rows| (place().0, place().1, "expression", "a row's expression failed".to_owned(), Some(rows))),
+        );
+        let error = job.error.filter(|_| job.status == "FAILED");
+        found.extend(error.map(|error| (place().0, place().1, "job", error.message().to_owned(), None)));
+    }
+    found.sort();
+    vec![
+        texts(found.iter().map(|(schema, ..)| schema)),
+        texts(found.iter().map(|(_, name, ..)| name)),
+        texts(found.iter().map(|(_, _, kind, ..)| kind)),
+        texts(found.iter().map(|(_, _, _, reason, _)| reason)),
+        numbers(found.iter().map(|(.., rows)| *rows)),
+    ]
+}
+
+fn operators(engine: &Engine) -> Vec<ArrayRef> {
+    let found: Vec<_> = engine
+        .jobs()
+        .iter()
+        .flat_map(|job| {
+            let counts = engine.coordinator().operators(job.id);
+            // An errors relation runs within the job of its view, where its operators are listed.
+            let counts = if job.kind == "errors" { Vec::new() } else { counts };
+            counts.into_iter().map(|counts| (job.name.clone(), counts.numbers(), counts))
+        })
+        .collect();
+    let column = |of: &dyn Fn(&OperatorNumbers) -> u64| numbers(found.iter().map(|(_, now, _)| Some(of(now))));
+    vec![
+        texts(found.iter().map(|(job, ..)| job)),
+        texts(found.iter().map(|(.., counts)| &counts.path)),
+        texts(found.iter().map(|(.., counts)| &counts.name)),
+        column(&|now| now.rows_in),
+        column(&|now| now.rows_out),
+        column(&|now| now.bytes_out),
+        column(&|now| now.busy_micros),
+        column(&|now| now.state.keys as u64),
+        column(&|now| now.state.bytes as u64),
     ]
 }
 

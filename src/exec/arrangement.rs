@@ -5,16 +5,17 @@
 //! the present rows and undoes, for its own range, what came after. So readers wait for nobody and
 //! nobody waits for them, also while a time is half applied: that time's undo batch is there first.
 //!
-//! Undo batches are kept for [`RETAIN_MILLIS`] and as long as a reader holds their time, up to
-//! [`HISTORY_BYTES_MAX`]; a reader beyond that is told that its snapshot is too old.
+//! Undo batches are kept for a second and as long as a reader holds their time, up to a bound of bytes; a reader beyond
+//! that is told that its snapshot is too old.
 //!
 //! Stored as value state `rows`: `[i64 count][encoded columns outside of the key]` by encoded key.
 
+mod history;
 mod latest;
 mod rows;
 
 use std::cmp::Ordering;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,31 +25,18 @@ use arrow::compute::{filter_record_batch, take_record_batch};
 use arrow::datatypes::SchemaRef;
 use datafusion::physical_expr::PhysicalExpr;
 
+use self::history::History;
 use self::latest::Latest;
 use self::rows::{Entry, Key, Rows, Value};
-use super::operators::{Context, Operator, Step};
+use super::operators::{Context, Operator, StateSize, Step};
 use super::relation::from_datafusion;
 use crate::state::{Encoded, RowCodec, WriteBatch, split_value_key, value_key};
-use crate::types::{Chunk, Error, KEY_GROUPS, KeyGroup, OperatorId, Result, SqlState, Time};
+use crate::types::{Chunk, Error, KEY_GROUPS, KeyGroup, OperatorId, Result, SqlState, Time, fnv1a};
 
-/// How long the past stays readable without a hold.
-const RETAIN_MILLIS: u64 = 1_000;
-/// How many bytes of the past are kept for readers that hold it.
-const HISTORY_BYTES_MAX: usize = 256 << 20;
-/// Undo entries freed in one go: freeing is work too.
-const FREED_ENTRIES_MAX: usize = 8_192;
 /// Changes or rows between two looks at the clock.
 const ROWS_PER_LOOK: usize = 1_024;
 
 const SLOT_NAME: &str = "rows";
-
-/// What some keys were before a time, in order of (key group, key).
-#[derive(Debug)]
-struct UndoBatch {
-    time: Time,
-    entries: Vec<(KeyGroup, Key, Option<Entry>)>,
-    bytes: usize,
-}
 
 /// The changes of one time as they came, for those who follow.
 #[derive(Debug)]
@@ -96,9 +84,7 @@ pub(crate) struct Arrangement {
     operator: OperatorId,
     layout: Layout,
     groups: Vec<Rows>,
-    history: VecDeque<UndoBatch>,
-    history_bytes: usize,
-    trash: Vec<Vec<(KeyGroup, Key, Option<Entry>)>>,
+    history: History,
     upper: Time,
     since: Time,
     latest: Latest,
@@ -125,9 +111,19 @@ struct Staged {
     waiting: VecDeque<Chunk>,
     chunks: Vec<(Chunk, Encoded)>,
     values: Vec<Encoded>,
-    // Per key group: (chunk, row, diff).
-    buckets: Vec<Vec<(u32, u32, i64)>>,
+    /// By key group.
+    buckets: Vec<Vec<Change>>,
     next_bucket: usize,
+}
+
+/// A change of one row.
+#[derive(Clone, Copy)]
+struct Change {
+    /// Of the key: what is compared first.
+    hash: u64,
+    chunk: u32,
+    row: u32,
+    diff: i64,
 }
 
 impl Layout {
@@ -235,9 +231,7 @@ impl Arrangement {
             operator,
             layout,
             groups: (0..KEY_GROUPS).map(|_| Rows::new(track)).collect(),
-            history: VecDeque::new(),
-            history_bytes: 0,
-            trash: Vec::new(),
+            history: History::default(),
             upper: as_of,
             since: Time::ZERO,
             latest: Latest::default(),
@@ -274,9 +268,7 @@ impl Arrangement {
         if !self.settle(deadline)? || !self.encode_staged(deadline)? {
             return Ok(None);
         }
-        if self.history.back().is_none_or(|undo| undo.time < time) {
-            self.history.push_back(UndoBatch { time, entries: Vec::new(), bytes: 0 });
-        }
+        self.history.begin(time);
         while let Some(bucket) = self.staged.buckets.get_mut(self.staged.next_bucket) {
             let changes = std::mem::take(bucket);
             let group = KeyGroup::new(self.staged.next_bucket);
@@ -301,8 +293,9 @@ impl Arrangement {
             let values = columns(chunk.batch(), &self.layout.value_columns);
             let position = staged.chunks.len() as u32;
             for row in 0..chunk.rows() {
-                let group = KeyGroup::of(keys.row(row));
-                staged.buckets[group.index()].push((position, row as u32, chunk.diff(row)));
+                let hash = fnv1a(keys.row(row));
+                let change = Change { hash, chunk: position, row: row as u32, diff: chunk.diff(row) };
+                staged.buckets[KeyGroup::of_hash(hash).index()].push(change);
             }
             staged.values.push(self.layout.value_codec.encode(&values, chunk.rows())?);
             staged.chunks.push((chunk, keys));
@@ -313,17 +306,23 @@ impl Arrangement {
         Ok(true)
     }
 
-    fn apply_group(&mut self, group: KeyGroup, mut changes: Vec<(u32, u32, i64)>) -> Result<()> {
+    fn apply_group(&mut self, group: KeyGroup, mut changes: Vec<Change>) -> Result<()> {
         let (chunks, values) = (&self.staged.chunks, &self.staged.values);
-        let key = |(chunk, row, _): &(u32, u32, i64)| chunks[*chunk as usize].1.row(*row as usize);
-        let value = |(chunk, row, _): &(u32, u32, i64)| values[*chunk as usize].row(*row as usize);
-        changes.sort_unstable_by(|a, b| key(a).cmp(key(b)).then_with(|| value(a).cmp(value(b))));
+        let key = |change: &Change| chunks[change.chunk as usize].1.row(change.row as usize);
+        let value = |change: &Change| values[change.chunk as usize].row(change.row as usize);
+        // Changes of a key stand together; in which order the keys come does not matter.
+        changes.sort_unstable_by(|a, b| {
+            a.hash.cmp(&b.hash).then_with(|| key(a).cmp(key(b))).then_with(|| value(a).cmp(value(b)))
+        });
         let rows = &mut self.groups[group.index()];
-        let undo = self.history.back_mut().expect("pushed by the caller");
+        // An update is two changes.
+        let mut undone = Vec::with_capacity(changes.len().div_ceil(2));
+        let mut outcome = Ok(());
         let mut start = 0;
         while start < changes.len() {
-            let changed = key(&changes[start]);
-            let end = start + changes[start..].iter().take_while(|change| key(change) == changed).count();
+            let (hash, changed) = (changes[start].hash, key(&changes[start]));
+            let same = |change: &&Change| change.hash == hash && key(change) == changed;
+            let end = start + changes[start..].iter().take_while(same).count();
             let unique = self.layout.unique;
             let before = rows.update(changed, |before| {
                 let mut after = before.cloned();
@@ -333,25 +332,29 @@ impl Arrangement {
                     while from < end {
                         let row = value(&changes[from]);
                         let to = from + changes[from..end].iter().take_while(|change| value(change) == row).count();
-                        let diff: i64 = changes[from..to].iter().map(|(_, _, diff)| diff).sum();
+                        let diff: i64 = changes[from..to].iter().map(|change| change.diff).sum();
                         if diff != 0 && (diff < 0) == retract {
                             after = add(after, row, diff, unique)?;
                         }
                         from = to;
                     }
                 }
-                Ok::<_, Error>(after)
-            })?;
-            if let Some(before) = before {
-                let bytes = changed.len() + before.as_ref().map_or(0, |entry| entry.value.len()) + 64;
-                undo.bytes += bytes;
-                self.history_bytes += bytes;
-                undo.entries.push((group, Key::from_slice(changed), before));
-                self.changed_rows += 1;
+                Ok(after)
+            });
+            match before {
+                Ok(Some(before)) => undone.push((Key::from_slice(changed), before)),
+                Ok(None) => {}
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
             }
             start = end;
         }
-        Ok(())
+        self.changed_rows += undone.len();
+        // Also after an error: what is known of the time before stays readable.
+        self.history.note(group, undone);
+        outcome
     }
 
     /// Number of keys changed since the last call.
@@ -361,30 +364,15 @@ impl Arrangement {
 
     /// Gives up the past that nobody holds; frees a little of what was given up before.
     pub(crate) fn forget(&mut self, oldest_hold: Option<Time>) {
-        if let Some(entries) = self.trash.last_mut() {
-            entries.truncate(entries.len().saturating_sub(FREED_ENTRIES_MAX));
-            if entries.is_empty() {
-                self.trash.pop();
-            }
-        }
         let newest = self.upper.previous().unwrap_or(Time::ZERO);
-        let retained = Time::from_millis(newest.as_millis().saturating_sub(RETAIN_MILLIS));
-        let wanted = oldest_hold.map_or(retained, |hold| hold.min(retained));
-        while let Some(undo) = self.history.front() {
-            let over = self.history_bytes > HISTORY_BYTES_MAX && undo.time < newest;
-            if undo.time > wanted && !over {
-                break;
-            }
-            let Some(undo) = self.history.pop_front() else { break };
-            self.history_bytes -= undo.bytes;
-            self.since = undo.time;
-            self.trash.push(undo.entries);
+        if let Some(time) = self.history.forget(newest, oldest_hold) {
+            self.since = time;
         }
     }
 
     /// True when given-up history still waits to be freed.
     pub(crate) fn has_trash(&self) -> bool {
-        !self.trash.is_empty()
+        self.history.has_trash()
     }
 
     /// Rows behind `start` as they were at `time`, at most `rows_max` keys, and where the next page
@@ -428,11 +416,7 @@ impl Arrangement {
         let mut found: Vec<(&[u8], &Entry)> = Vec::with_capacity(keys.len());
         for key in keys {
             let group = KeyGroup::of(key);
-            let undone = self.history.iter().filter(|undo| undo.time > time).find_map(|undo| {
-                let at = undo.entries.binary_search_by(|(g, k, _)| (g, &**k).cmp(&(&group, key.as_slice()))).ok()?;
-                Some(undo.entries[at].2.as_ref())
-            });
-            let entry = match undone {
+            let entry = match self.history.at(time, group, key) {
                 Some(before) => before,
                 None => self.groups[group.index()].get(key),
             };
@@ -459,18 +443,8 @@ impl Arrangement {
         group: KeyGroup,
         after: Option<&[u8]>,
     ) -> impl Iterator<Item = (&'a [u8], &'a Entry)> {
-        let mut overlay: BTreeMap<&'a [u8], Option<&'a Entry>> = BTreeMap::new();
-        // From the newest to the oldest, so that what stands is the first change after `time`.
-        for undo in self.history.iter().rev().take_while(|undo| undo.time > time) {
-            let from = undo
-                .entries
-                .partition_point(|(g, k, _)| *g < group || (*g == group && after.is_some_and(|after| **k <= *after)));
-            for (_, key, before) in undo.entries[from..].iter().take_while(|(g, _, _)| *g == group) {
-                overlay.insert(key, before.as_ref());
-            }
-        }
         let mut present = self.groups[group.index()].behind(after).peekable();
-        let mut overlay = overlay.into_iter().peekable();
+        let mut overlay = self.history.behind(time, group, after).into_iter().peekable();
         std::iter::from_fn(move || {
             loop {
                 let order = match (present.peek(), overlay.peek()) {
@@ -579,5 +553,10 @@ impl Operator for Arrangement {
         }
         self.barrier_group = 0;
         Ok(Step::Done)
+    }
+
+    fn state_size(&self) -> StateSize {
+        let size = |rows: &Rows| StateSize { keys: rows.len(), bytes: rows.bytes() };
+        self.groups.iter().map(size).fold(StateSize::default(), |sum, size| sum + size)
     }
 }

@@ -13,12 +13,15 @@ pub mod aggregates;
 pub(crate) mod arrangement;
 pub(crate) mod consolidate;
 mod dataflow;
+mod operator_counts;
 pub mod operators;
 pub mod plan;
 pub(crate) mod relation;
 mod row_errors;
 pub mod sink;
 pub mod source;
+
+pub(crate) use operator_counts::{OperatorCounts, OperatorNumbers};
 
 pub(crate) use dataflow::{
     Barrier, Captured, Executor, ExecutorConfig, FeedId, FeedInput, ImportKind, JobSpec, JobState, PLACE_COLUMN, Peek,

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use datafusion::error::DataFusionError;
 use tokio::sync::Notify;
 
+use super::operator_counts::OperatorCounts;
 use crate::types::{Error, RelationId, Time};
 
 /// Wakes those who wait for a relation to get on.
@@ -55,6 +56,8 @@ struct JobState {
     fill: Mutex<Fill>,
     halt: Mutex<Option<Halt>>,
     halted: AtomicBool,
+    /// In the order of the plan, which is the same on every worker.
+    operators: Mutex<Vec<Arc<OperatorCounts>>>,
 }
 
 /// Why a job takes no more input.
@@ -96,6 +99,7 @@ impl RelationShared {
                 fill: Mutex::new(Fill { edges: edges * workers, feeds: feeds * workers, whole_from: as_of }),
                 halt: Mutex::new(None),
                 halted: AtomicBool::new(false),
+                operators: Mutex::default(),
             }),
             holds: Mutex::new(BTreeMap::new()),
         }
@@ -211,6 +215,22 @@ impl RelationShared {
 
     pub(crate) fn count_out(&self, rows: usize) {
         self.rows_out.fetch_add(rows as u64, Ordering::Relaxed);
+    }
+
+    /// The counts of one of the job's operators, which its workers share.
+    pub(crate) fn operator(&self, path: &str, name: &str) -> Arc<OperatorCounts> {
+        let mut operators = lock(&self.job.operators);
+        if let Some(counts) = operators.iter().find(|counts| counts.path == path) {
+            return Arc::clone(counts);
+        }
+        let counts = Arc::new(OperatorCounts::new(path, name));
+        operators.push(Arc::clone(&counts));
+        counts
+    }
+
+    /// The counts of all operators of the job.
+    pub(crate) fn operators(&self) -> Vec<Arc<OperatorCounts>> {
+        lock(&self.job.operators).clone()
     }
 
     /// Changed rows in and out so far.

@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 
 use sqlparser::ast;
+use sqlparser::keywords::Keyword;
+use sqlparser::tokenizer::Token;
 
 use super::create::{query_of, with_options};
 use super::names::quoted;
 use super::parser;
 use super::reader::Reader;
 use super::statement::{CreateSink, JobAction, JobCommand, Name, StatementKind};
+use super::tokens::position;
 use crate::types::{Error, Result, SqlState};
 
 /// Reads what follows `CREATE SINK`.
@@ -24,7 +27,7 @@ pub(super) fn sink(reader: &mut Reader<'_>, text: &str) -> Result<CreateSink> {
         from = Some(relation);
         read
     } else if reader.at(&["AS"]) {
-        query_of(reader, text)?
+        query_before_options(reader, text)?
     } else {
         return Err(reader.unexpected("FROM and a view, or AS and a query"));
     };
@@ -46,6 +49,37 @@ pub(super) fn sink(reader: &mut Reader<'_>, text: &str) -> Result<CreateSink> {
         _ => {}
     }
     Ok(CreateSink { name, if_not_exists, into, from, options: options.unwrap_or_default(), query, query_text })
+}
+
+/// Reads `AS query` up to the options behind it, which sqlparser would take for hints of the query's last table.
+fn query_before_options(reader: &mut Reader<'_>, text: &str) -> Result<(Box<ast::Query>, String)> {
+    let Some(length) = tokens_before_options(reader) else { return query_of(reader, text) };
+    let ahead = |nth: usize| reader.parser.peek_nth_token_ref(nth);
+    let end = position(ahead(length).span).unwrap_or(1);
+    let text: String = text.chars().take(end - 1).collect();
+    let mut of_query = Reader::new((0..length).map(|nth| ahead(nth).clone()).collect(), &text);
+    let read = query_of(&mut of_query, &text)?;
+    of_query.finish()?;
+    (0..length).for_each(|_| reader.parser.advance_token());
+    Ok(read)
+}
+
+/// How many tokens stand before the last `WITH (` that is in no parentheses.
+fn tokens_before_options(reader: &Reader<'_>) -> Option<usize> {
+    let (mut found, mut depth) = (None, 0);
+    for nth in 0.. {
+        match &reader.parser.peek_nth_token_ref(nth).token {
+            Token::EOF => break,
+            Token::LParen => depth += 1,
+            Token::RParen => depth -= 1,
+            Token::Word(word) if depth == 0 && word.keyword == Keyword::WITH => {
+                let open = reader.parser.peek_nth_token_ref(nth + 1).token == Token::LParen;
+                found = open.then_some(nth).or(found);
+            }
+            _ => {}
+        }
+    }
+    found
 }
 
 /// All of a relation as a query.

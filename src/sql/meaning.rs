@@ -158,6 +158,9 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                     return Err(to_datafusion(undefined_operator("~~", &["jsonb".into(), "text".into()])));
                 }
                 Expr::AggregateFunction(mut call) => {
+                    if matches!(call.func.name(), "min" | "max") {
+                        jsonb::check_call(call.func.name(), &call.params.args, schema)?;
+                    }
                     // What the condition leaves out is not computed, so that it cannot fail.
                     if let Some(condition) = &call.params.filter {
                         for argument in &mut call.params.args {

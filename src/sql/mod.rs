@@ -33,6 +33,7 @@ mod prune;
 mod query_checks;
 mod reader;
 mod refusals;
+mod series;
 mod session_statements;
 pub mod show_create;
 mod statement;

@@ -25,6 +25,7 @@ use super::names::{name_columns, shown_name};
 use super::null_aware;
 use super::parser::parse_expression;
 use super::reader::{DATABASE, duplicate_column};
+use super::series;
 use super::tokens::with_stack;
 use super::types::{SqlTypes, UTC, sql_name, stored};
 use super::view_checks;
@@ -224,6 +225,7 @@ fn table_names(state: &SessionState) -> Vec<String> {
 /// Brings a query into the form that DataFusion's planner takes.
 fn prepare(query: &mut ast::Query) -> Result<()> {
     windows::rewrite(query)?;
+    series::name_columns(query)?;
     name_columns(query);
     if let ControlFlow::Break(error) = visit_expressions_mut(query, |expression| match prepare_expression(expression) {
         Ok(()) => ControlFlow::Continue(()),

@@ -275,7 +275,7 @@ async fn functions_answer_as_in_postgresql() {
             "s bigint, c bigint",
             "6|3",
         ),
-        ("SELECT value FROM generate_series(1, 3)", "value bigint", "1; 2; 3"),
+        ("SELECT generate_series FROM generate_series(1, 3)", "generate_series bigint", "1; 2; 3"),
     ])
     .await;
     let unsupported = SqlState::FeatureNotSupported;

@@ -103,7 +103,7 @@ fn check_function(function: &Function) -> ControlFlow<Error> {
     };
     let (what, hint) = match (name.as_str(), arguments) {
         ("generate_series", _) => {
-            ("generate_series() outside FROM", "Write SELECT value FROM generate_series(first, last).")
+            ("generate_series() outside FROM", "Write SELECT g FROM generate_series(first, last) AS g.")
         }
         ("to_char" | "date_format", _) => (
             "to_char()",

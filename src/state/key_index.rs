@@ -15,6 +15,8 @@ pub type Slot = u32;
 pub struct KeyIndex {
     table: HashTable<Slot>,
     keys: Vec<Box<[u8]>>,
+    /// Bytes of the keys in use.
+    key_bytes: usize,
     free: Vec<Slot>,
     hasher: DefaultHashBuilder,
     track: bool,
@@ -63,6 +65,7 @@ impl KeyIndex {
                 (self.keys.len() - 1) as Slot
             }
         };
+        self.key_bytes += key.len();
         let (keys, hasher) = (&self.keys, &self.hasher);
         self.table.insert_unique(hash, slot, |slot| hasher.hash_one(&*keys[*slot as usize]));
         (slot, true)
@@ -86,6 +89,7 @@ impl KeyIndex {
         if let Ok(entry) = self.table.find_entry(hash, |candidate| *candidate == slot) {
             entry.remove();
             let key = std::mem::take(&mut self.keys[slot as usize]);
+            self.key_bytes -= key.len();
             if let Some(is_changed) = self.is_changed.get_mut(slot as usize) {
                 *is_changed = false;
                 if std::mem::take(&mut self.is_stored[slot as usize]) {
@@ -142,6 +146,11 @@ impl KeyIndex {
         self.table.len()
     }
 
+    /// Bytes of all keys.
+    pub fn key_bytes(&self) -> usize {
+        self.key_bytes
+    }
+
     /// True when there is no key.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
@@ -173,7 +182,7 @@ mod tests {
         index.remove(a);
         assert_eq!(index.get(b"a"), None);
         assert_eq!(index.insert(b"c"), (a, true));
-        assert_eq!((index.key(a), index.key(b), index.len()), (&b"c"[..], &b"b"[..], 2));
+        assert_eq!((index.key(a), index.key(b), index.len(), index.key_bytes()), (&b"c"[..], &b"b"[..], 2, 2));
         index.touch(a);
         let keys = |keys: &[&[u8]]| keys.iter().map(|key| Box::from(*key)).collect::<Vec<Box<[u8]>>>();
         assert_eq!(index.take_changed(9), keys(&[b"c"]), "the store never had the other");

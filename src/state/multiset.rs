@@ -24,6 +24,8 @@ pub struct Multiset {
     gone: BTreeSet<(Bytes, Bytes)>,
     /// Entries that are there, over all slots.
     live: usize,
+    /// Bytes of their values and counts.
+    live_bytes: usize,
 }
 
 #[derive(Debug)]
@@ -35,6 +37,10 @@ struct Entry {
     stored: bool,
 }
 
+fn stored_bytes(value: &[u8]) -> usize {
+    value.len() + size_of::<i64>()
+}
+
 /// Changed entries that are noted at least before those that came and went are forgotten.
 const CHANGED_MIN: usize = 4_096;
 
@@ -42,7 +48,7 @@ impl Multiset {
     /// An empty one whose entries are stored under `slot_name`.
     pub fn new(slot_name: String, track: bool) -> Multiset {
         let (changed, gone) = (Vec::new(), BTreeSet::new());
-        Multiset { slot_name, entries: Vec::new(), track, changed, gone, live: 0 }
+        Multiset { slot_name, entries: Vec::new(), track, changed, gone, live: 0, live_bytes: 0 }
     }
 
     /// Makes room for slots below `slots`.
@@ -64,6 +70,7 @@ impl Multiset {
                     let stored = entry.stored;
                     entries.remove(value);
                     self.live -= 1;
+                    self.live_bytes -= stored_bytes(value);
                     if stored {
                         self.gone.insert((index.key(slot).into(), value.into()));
                     }
@@ -77,6 +84,7 @@ impl Multiset {
                 if diff != 0 {
                     entries.insert(value.into(), Entry { count: diff, changed: self.track, stored: false });
                     self.live += 1;
+                    self.live_bytes += stored_bytes(value);
                     if self.track {
                         self.note(slot, value.into());
                     }
@@ -107,6 +115,16 @@ impl Multiset {
         self.entries[slot as usize].len()
     }
 
+    /// Number of entries over all slots.
+    pub fn total_len(&self) -> usize {
+        self.live
+    }
+
+    /// Bytes of the values and counts of all slots.
+    pub fn total_bytes(&self) -> usize {
+        self.live_bytes
+    }
+
     /// A value's count; zero when it is not there.
     pub fn count(&self, slot: Slot, value: &[u8]) -> i64 {
         self.entries[slot as usize].get(value).map_or(0, |entry| entry.count)
@@ -116,6 +134,7 @@ impl Multiset {
     pub fn clear(&mut self, slot: Slot) {
         let entries = &mut self.entries[slot as usize];
         self.live -= entries.len();
+        self.live_bytes -= entries.keys().map(|value| stored_bytes(value)).sum::<usize>();
         entries.clear();
     }
 
@@ -151,6 +170,7 @@ impl Multiset {
         let entry = Entry { count, changed: false, stored: true };
         if self.entries[slot as usize].insert(value.into(), entry).is_none() {
             self.live += 1;
+            self.live_bytes += stored_bytes(value);
         }
         Ok(())
     }
@@ -183,7 +203,7 @@ impl Multiset {
     pub fn load(&mut self, index: &KeyIndex, operator: OperatorId, backend: &dyn StateBackend) -> Result<()> {
         self.resize(index.slots());
         let slot_name = self.slot_name.clone();
-        let (entries, live) = (&mut self.entries, &mut self.live);
+        let (entries, live, live_bytes) = (&mut self.entries, &mut self.live, &mut self.live_bytes);
         backend.scan(operator, &[], &mut |stored, count| {
             let Some((key, value)) = split_map_key(&slot_name, stored)? else { return Ok(()) };
             let damaged = || Error::new(SqlState::DataCorrupted, format!("a stored entry of {slot_name} is damaged"));
@@ -191,6 +211,7 @@ impl Multiset {
             let count = i64::from_le_bytes(count.try_into().map_err(|_| damaged())?);
             entries[slot as usize].insert(value.into(), Entry { count, changed: false, stored: true });
             *live += 1;
+            *live_bytes += stored_bytes(value);
             Ok(())
         })
     }
@@ -239,5 +260,8 @@ mod tests {
             values.add(&index, slot, &value.to_be_bytes(), -1);
         }
         assert!(values.changed.len() <= CHANGED_MIN && values.gone.is_empty(), "nothing piles up");
+        assert_eq!((values.total_len(), values.total_bytes()), (0, 0));
+        values.add(&index, slot, b"abc", 2);
+        assert_eq!((values.total_len(), values.total_bytes()), (1, 11), "three bytes and the count");
     }
 }

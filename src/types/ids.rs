@@ -17,8 +17,13 @@ pub struct KeyGroup(u8);
 impl KeyGroup {
     /// The group of an encoded key.
     pub fn of(key: &[u8]) -> KeyGroup {
+        KeyGroup::of_hash(fnv1a(key))
+    }
+
+    /// The group of an encoded key with this [`fnv1a`].
+    pub fn of_hash(hash: u64) -> KeyGroup {
         // The remainder is below 128.
-        KeyGroup((fnv1a(key) % KEY_GROUPS as u64) as u8)
+        KeyGroup((hash % KEY_GROUPS as u64) as u8)
     }
 
     /// The group with this number.

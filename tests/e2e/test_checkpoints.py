@@ -176,7 +176,7 @@ def test_savepoint_on_an_empty_machine(tmp_path):
         with server.connect() as connection:
             connection.execute("CREATE TABLE t (id int PRIMARY KEY, v bigint)")
             connection.execute("CREATE MATERIALIZED VIEW total AS SELECT count(*) AS n, sum(v) AS v FROM t")
-            connection.execute("INSERT INTO t SELECT value, value * 2 FROM generate_series(1, 1000)")
+            connection.execute("INSERT INTO t SELECT g, g * 2 FROM generate_series(1, 1000) AS g")
             connection.execute(f"CREATE SAVEPOINT 'file://{tmp_path}/savepoint'")
             connection.execute("DELETE FROM t")
     flags = ["--restore-from", f"file://{tmp_path}/savepoint", "--state-backend", "changelog://"]

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use arrow::array::{
     ArrayBuilder, ArrayRef, BinaryBuilder, BooleanArray, BooleanBuilder, Date32Builder, Decimal128Builder,
-    FixedSizeBinaryBuilder, Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder, RecordBatch,
-    RecordBatchOptions, StringBuilder, Time64MicrosecondBuilder, TimestampMicrosecondBuilder,
+    FixedSizeBinaryBuilder, Float32Builder, Float64Builder, Int16Builder, Int32Builder, Int64Builder,
+    LargeStringBuilder, RecordBatch, RecordBatchOptions, StringBuilder, Time64MicrosecondBuilder,
+    TimestampMicrosecondBuilder,
 };
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 
 use super::json::JsonValue;
 use super::values::{self, TimestampUnit, ValueError};
 use crate::connectors::ConnectorColumn;
+use crate::types::json::{self, JSONB};
 use crate::types::text::parse as datetime;
 use crate::types::{Error, Result, SqlState};
 
@@ -150,6 +152,7 @@ enum Values {
     Time(Time64MicrosecondBuilder),
     Timestamp(TimestampMicrosecondBuilder, bool),
     Uuid(FixedSizeBinaryBuilder),
+    Json(LargeStringBuilder),
 }
 
 /// Does the same with the builder of any variant.
@@ -169,6 +172,7 @@ macro_rules! each_builder {
             Values::Time($builder) => $do,
             Values::Timestamp($builder, _) => $do,
             Values::Uuid($builder) => $do,
+            Values::Json($builder) => $do,
         }
     };
 }
@@ -206,6 +210,7 @@ impl Column {
                 zone.is_some(),
             ),
             DataType::FixedSizeBinary(16) => Values::Uuid(FixedSizeBinaryBuilder::new(16)),
+            data_type if *data_type == JSONB => Values::Json(LargeStringBuilder::new()),
             other => {
                 return Err(Error::unsupported(format!(
                     "column \"{}\" of type {other} cannot be read by a connector",
@@ -307,6 +312,7 @@ impl Column {
                         .map_err(|error| ValueError::new(SqlState::InternalError, error.to_string()))?;
                 }
             }
+            Values::Json(builder) => put!(keep, builder, document(text)?),
         }
         Ok(())
     }
@@ -319,6 +325,14 @@ impl Column {
             // Text keeps whatever is there.
             (JsonValue::String(text) | JsonValue::Number(text) | JsonValue::Nested(text), Values::Text(_)) => {
                 self.append_text(text)
+            }
+            (JsonValue::Number(text) | JsonValue::Nested(text), Values::Json(_)) => self.append_text(text),
+            (JsonValue::Boolean(value), Values::Json(_)) => self.append_text(if value { "true" } else { "false" }),
+            (JsonValue::String(text), Values::Json(builder)) => {
+                let mut document = String::with_capacity(text.len() + 2);
+                json::write_string(text, &mut document).map_err(no_document)?;
+                put!(keep, builder, document);
+                Ok(())
             }
             (JsonValue::Boolean(value), Values::Text(_)) => self.append_text(if value { "true" } else { "false" }),
             (JsonValue::Boolean(value), Values::Boolean(builder)) => {
@@ -396,6 +410,16 @@ impl Column {
             Values::Timestamp(_, true) => "timestamp with time zone",
             Values::Timestamp(_, false) => "timestamp",
             Values::Uuid(_) => "uuid",
+            Values::Json(_) => "jsonb",
         }
     }
+}
+
+/// A text as a document, in the form that documents are kept in.
+fn document(text: &str) -> Result<String, ValueError> {
+    json::canonical(text).map_err(no_document)
+}
+
+fn no_document(error: Error) -> ValueError {
+    ValueError::new(error.code(), error.message())
 }

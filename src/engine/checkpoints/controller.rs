@@ -28,8 +28,8 @@ const INFOS_MAX: usize = 50;
 
 /// What the controller is told.
 pub(crate) enum Message {
-    /// The database is back: what HEAD names.
-    Start(Start),
+    /// The database is back: what HEAD names. The sender is dropped when that can be seen.
+    Start(Start, Sender<()>),
     /// Somebody wants a checkpoint that has all that was answered so far.
     Now(oneshot::Sender<Result<Option<CheckpointId>>>),
     /// Somebody wants the newest one as a savepoint in a folder; the catalog has not changed since.
@@ -183,9 +183,9 @@ struct Pending {
 impl Controller {
     /// Runs until [`Message::Stop`].
     pub(crate) fn run(self) {
-        let start = loop {
+        let (start, known) = loop {
             match self.received.recv() {
-                Ok(Message::Start(start)) => break start,
+                Ok(Message::Start(start, known)) => break (start, known),
                 Ok(Message::Stop) | Err(_) => return,
                 // Before the database is back there is nothing to be cut.
                 Ok(_) => {}
@@ -201,6 +201,7 @@ impl Controller {
             info.status = "DAMAGED";
             lock(&self.checkpoints.infos).push_back(info);
         }
+        drop(known);
         let restored = start.retained.iter().filter(|(named, _)| start.restored == Some(named.checkpoint));
         let held = restored.flat_map(|(_, cut)| &cut.jobs).map(|job| (job.relation, job.workers.clone())).collect();
         Running {
@@ -242,7 +243,7 @@ impl Running {
             };
             match self.controller.received.recv_timeout(wait) {
                 Ok(Message::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-                Ok(Message::Start(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(Message::Start(..)) | Err(RecvTimeoutError::Timeout) => {}
                 Ok(Message::Now(answer)) => self.waiting.push(answer),
                 Ok(Message::Savepoint { folder, catalog, answer }) => {
                     // Whoever asked may be gone.

@@ -110,8 +110,11 @@ impl Sequencer {
         self.broadcast(time, Vec::new());
         self.relations.set_floor(time);
         if let Some((_, controller)) = &self.state {
-            // The controller is gone when the server stops.
-            let _ = controller.send(Message::Start(start));
+            // Who asks for the checkpoints from now on is told of those that there are. The controller is gone when the
+            // server stops.
+            let (known, is_known) = std::sync::mpsc::channel();
+            let _ = controller.send(Message::Start(start, known));
+            let _ = is_known.recv();
         }
         Ok(())
     }

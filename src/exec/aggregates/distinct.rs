@@ -5,6 +5,7 @@ use arrow::datatypes::DataType;
 
 use super::ordered::{export_entries, import_entries};
 use super::{Accumulator, Changes};
+use crate::exec::operators::StateSize;
 use crate::state::{KeyIndex, Multiset, RowCodec, Slot, StateBackend, WriteBatch};
 use crate::types::{OperatorId, Result};
 
@@ -74,6 +75,10 @@ impl Accumulator for Distinct {
         let diffs: Vec<i64> = entries.iter().map(|(_, count)| *count).collect();
         let slots = vec![slot; diffs.len()];
         self.update(&Changes { index, slots: &slots, argument: column.first(), diffs: &diffs })
+    }
+
+    fn entries(&self) -> StateSize {
+        StateSize { keys: self.seen.total_len(), bytes: self.seen.total_bytes() }
     }
 
     fn flush(&mut self, index: &KeyIndex, batch: &mut WriteBatch) {

@@ -18,6 +18,7 @@ use std::fmt;
 use arrow::array::{Array, ArrayRef};
 use arrow::datatypes::DataType;
 
+use super::operators::StateSize;
 use super::plan::AggregateFunction;
 use crate::state::{KeyIndex, Slot, StateBackend, WriteBatch};
 use crate::types::{Error, OperatorId, Result, SqlState};
@@ -105,6 +106,11 @@ pub trait Accumulator: Send + Sync + fmt::Debug {
     /// Hands over the map entries that changed since the last call.
     fn flush(&mut self, index: &KeyIndex, batch: &mut WriteBatch) {
         let _ = (index, batch);
+    }
+
+    /// The map entries that it keeps, over all slots.
+    fn entries(&self) -> StateSize {
+        StateSize::default()
     }
 
     /// Takes in the stored map entries of the keys of `index`.

@@ -9,6 +9,7 @@ use arrow::compute::{interleave, take as take_rows};
 use arrow::datatypes::{DataType, Field};
 
 use super::{Accumulator, Changes, take};
+use crate::exec::operators::StateSize;
 use crate::exec::plan::AggregateFunction;
 use crate::state::{KeyIndex, Multiset, RowCodec, Slot, StateBackend, WriteBatch};
 use crate::types::{Error, OperatorId, Result, SqlState};
@@ -189,6 +190,10 @@ impl Accumulator for Ordered {
             self.values.add(index, slot, value, count);
         }
         Ok(())
+    }
+
+    fn entries(&self) -> StateSize {
+        StateSize { keys: self.values.total_len(), bytes: self.values.total_bytes() }
     }
 
     fn flush(&mut self, index: &KeyIndex, batch: &mut WriteBatch) {

@@ -53,6 +53,8 @@ pub(super) struct Rows {
     slots: Vec<Slot>,
     order: RefCell<Order>,
     gone: usize,
+    /// Bytes of the present keys and what they stand for.
+    bytes: usize,
     /// `None`: nobody asks.
     changed: Option<Changed>,
 }
@@ -125,6 +127,8 @@ impl Rows {
         if before == after.as_ref() {
             return Ok(None);
         }
+        self.bytes -= before.map_or(0, |entry| stored_bytes(key, entry));
+        self.bytes += after.as_ref().map_or(0, |entry| stored_bytes(key, entry));
         if let Some(slot) = found {
             self.note(slot);
         }
@@ -151,6 +155,7 @@ impl Rows {
 
     /// Puts in a key that is not there, from the store.
     pub(super) fn insert(&mut self, key: &[u8], entry: Entry) {
+        self.bytes += stored_bytes(key, &entry);
         self.add(key, entry, true);
     }
 
@@ -201,6 +206,16 @@ impl Rows {
         }
     }
 
+    /// Number of keys.
+    pub(super) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Bytes of the keys and what they stand for.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// The rows in key order, behind a key.
     pub(super) fn behind(&self, after: Option<&[u8]>) -> Behind<'_> {
         self.order.borrow_mut().make(&self.slots);
@@ -212,6 +227,10 @@ impl Rows {
         let (ordered, recent) = (start(&order.ordered), start(&order.recent));
         Behind { slots: &self.slots, order, ordered, recent }
     }
+}
+
+fn stored_bytes(key: &[u8], entry: &Entry) -> usize {
+    key.len() + entry.value.len() + size_of::<i64>()
 }
 
 impl Order {
@@ -326,6 +345,8 @@ mod tests {
                 }
             }
             let seen: Vec<_> = rows.behind(None).map(|(k, e)| (k.to_vec(), e.count)).collect();
+            let bytes: usize = model.keys().map(|key| 2 * key.len() + 8).sum();
+            prop_assert_eq!((rows.len(), rows.bytes()), (model.len(), bytes));
             prop_assert_eq!(seen, model.into_iter().collect::<Vec<_>>());
         }
     }

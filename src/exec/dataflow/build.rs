@@ -16,6 +16,7 @@ use super::exchange::Route;
 use super::imports::{EdgeQueue, FeedId, FeedQueue, Local, edge, feed};
 use super::job::{ImportKind, JobSpec};
 use crate::exec::arrangement::{Arrangement, Layout};
+use crate::exec::operator_counts::OperatorCounts;
 use crate::exec::operators::{Aggregate, Join, Rank, filter, project, steps, unnest};
 use crate::exec::plan::{JoinKind, OnError, OperatorSpec, row_errors_schema};
 use crate::exec::row_errors::divide;
@@ -56,6 +57,7 @@ pub(super) fn build<'scope>(
             .iter()
             .map(|input| streams[*input].take().expect("an operator's output is used once"))
             .collect();
+        let counts = job.shared.operator(&node.path, node.operator.name());
         let spread = match &node.operator {
             OperatorSpec::Import { relation, columns } => match spec.imports[relation] {
                 ImportKind::Feed { catch_up } => {
@@ -66,7 +68,7 @@ pub(super) fn build<'scope>(
                     } else {
                         spec.shared.feed_filled(spec.as_of);
                     }
-                    Spread { stream: feed(scope, &queue, columns.clone(), job), by: None }
+                    Spread { stream: feed(scope, &queue, columns.clone(), counts, job), by: None }
                 }
                 ImportKind::Edge => {
                     let upstream = &locals[relation];
@@ -82,7 +84,7 @@ pub(super) fn build<'scope>(
                             .then(|| layout.key_columns().iter().map(place).collect::<Option<Vec<_>>>())
                             .flatten()
                     };
-                    let stream = edge(scope, upstream, &queue, columns.clone(), spec, job);
+                    let stream = edge(scope, upstream, &queue, columns.clone(), spec, counts, job);
                     Spread { stream, by }
                 }
             },
@@ -93,21 +95,21 @@ pub(super) fn build<'scope>(
                 let queue = Rc::new(RefCell::new(FeedQueue::constant(rows, spec.as_of)));
                 feeds.push((FeedId::Clock, Rc::clone(&queue)));
                 let columns = (0..node.schema.fields().len()).collect();
-                Spread { stream: feed(scope, &queue, columns, job), by: None }
+                Spread { stream: feed(scope, &queue, columns, counts, job), by: None }
             }
             OperatorSpec::Project { expressions } => {
                 let input = inputs.remove(0);
                 let by = input.by.and_then(|by| projected(&by, expressions));
                 let (expressions, schema) = (expressions.clone(), Arc::clone(&node.schema));
                 let apply = move |chunk: &Chunk| project(&expressions, &schema, chunk).map(Some);
-                let stream = by_row(spec, &node.path, input.stream, "project", job, &mut errors, apply);
+                let stream = by_row(spec, input.stream, counts, job, &mut errors, apply);
                 Spread { stream, by }
             }
             OperatorSpec::Filter { predicate } => {
                 let input = inputs.remove(0);
                 let predicate = Arc::clone(predicate);
                 let apply = move |chunk: &Chunk| filter(&*predicate, chunk);
-                let stream = by_row(spec, &node.path, input.stream, "filter", job, &mut errors, apply);
+                let stream = by_row(spec, input.stream, counts, job, &mut errors, apply);
                 Spread { stream, by: input.by }
             }
             OperatorSpec::Union => {
@@ -117,7 +119,7 @@ pub(super) fn build<'scope>(
                     .into_iter()
                     .map(|input| {
                         let schema = Arc::clone(schema);
-                        transform(input.stream, "union", job, move |chunk| {
+                        transform(input.stream, Arc::clone(&counts), job, move |chunk| {
                             Ok(Some(chunk.with_batch(chunk.batch().clone().with_schema(Arc::clone(&schema))?)))
                         })
                     })
@@ -142,15 +144,16 @@ pub(super) fn build<'scope>(
                 } else {
                     Route::by_keys(input_schema, keys)
                 };
-                let stream = drive(vec![(input.stream, route)], "aggregate", Box::new(operator), spec.as_of, job);
+                let stream = drive(vec![(input.stream, route)], counts, Box::new(operator), spec.as_of, job);
                 Spread { stream, by: Some((0..keys.len()).collect()) }
             }
             OperatorSpec::Unnest(unnesting) => {
                 let (cut, apply) = (unnesting.clone(), unnesting.clone());
                 let schema = Arc::clone(&node.schema);
                 // Cut up first: the rows that a chunk becomes have no bound.
-                let parts = transform(inputs.remove(0).stream, "cut", job, move |chunk| steps(&cut, &chunk));
-                let stream = transform(parts, "unnest", job, move |chunk| unnest(&apply, &schema, &chunk));
+                let steps_of = job.shared.operator(&format!("{}/cut", node.path), "Cut");
+                let parts = transform(inputs.remove(0).stream, steps_of, job, move |chunk| steps(&cut, &chunk));
+                let stream = transform(parts, counts, job, move |chunk| unnest(&apply, &schema, &chunk));
                 Spread { stream, by: None }
             }
             OperatorSpec::Rank(rank) => {
@@ -161,7 +164,7 @@ pub(super) fn build<'scope>(
                     .expect("the job was checked");
                 let there = input.by.as_ref() == Some(&rank.keys) && !rank.keys.is_empty();
                 let route = if there { Route::Local } else { Route::by_keys(input_schema, &rank.keys) };
-                let stream = drive(vec![(input.stream, route)], "rank", Box::new(operator), spec.as_of, job);
+                let stream = drive(vec![(input.stream, route)], counts, Box::new(operator), spec.as_of, job);
                 Spread { stream, by: Some(rank.keys.clone()).filter(|keys| !keys.is_empty()) }
             }
             OperatorSpec::Join(join) => {
@@ -184,7 +187,7 @@ pub(super) fn build<'scope>(
                     }
                     _ => Some(join.left_keys.clone()),
                 };
-                let stream = drive(inputs, "join", Box::new(operator), spec.as_of, job);
+                let stream = drive(inputs, counts, Box::new(operator), spec.as_of, job);
                 Spread { stream, by: by.filter(|by: &Vec<usize>| !by.is_empty()) }
             }
             // The arrangement of its rows does it.
@@ -213,25 +216,24 @@ pub(super) fn build<'scope>(
         followers: Vec::new(),
     }));
     let latest = matches!(plan.root().operator, OperatorSpec::Latest);
-    arrange(root.stream, route, latest, &local, job);
+    arrange(root.stream, route, "rows", latest, &local, job);
     Built { local: Some(local), errors: keep_errors(scope, spec, errors, job), feeds, edges }
 }
 
 /// Runs a stateless operator whose expressions may fail for some rows.
 fn by_row<'scope>(
     spec: &JobSpec,
-    path: &str,
     stream: Packets<'scope>,
-    name: &str,
+    counts: Arc<OperatorCounts>,
     job: &JobContext,
     errors: &mut Vec<Packets<'scope>>,
     mut apply: impl FnMut(&Chunk) -> Result<Option<Chunk>> + 'static,
 ) -> Packets<'scope> {
     if spec.errors.is_none() || spec.plan.on_error != OnError::Keep {
-        return transform(stream, name, job, move |chunk| apply(&chunk));
+        return transform(stream, counts, job, move |chunk| apply(&chunk));
     }
-    let path = path.to_owned();
-    let (passed, failed) = transform_two(stream, name, job, move |chunk| divide(&path, &chunk, &mut apply));
+    let path = counts.path.clone();
+    let (passed, failed) = transform_two(stream, counts, job, move |chunk| divide(&path, &chunk, &mut apply));
     errors.push(failed);
     passed
 }
@@ -253,7 +255,7 @@ fn keep_errors<'scope>(
         followers: Vec::new(),
     }));
     let job = job.of(shared);
-    arrange(scope.concatenate(errors), Route::by_rows(&schema), false, &local, &job);
+    arrange(scope.concatenate(errors), Route::by_rows(&schema), "errors", false, &local, &job);
     Some(local)
 }
 

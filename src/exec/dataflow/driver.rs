@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use timely::container::NoopBuilder;
 use timely::dataflow::Stream;
@@ -24,6 +25,7 @@ use super::container::Packet;
 use super::exchange::{ByKeyGroup, Route};
 use super::imports::Local;
 use super::slices::Slices;
+use crate::exec::operator_counts::{OperatorCounts, StateShare};
 use crate::exec::operators::{Context, Operator, Step};
 use crate::exec::relation::{Progress, RelationShared};
 use crate::state::RowCodec;
@@ -180,13 +182,13 @@ where
 /// Runs a stateful operator over its inputs, each of which comes by its route.
 pub(super) fn drive<'scope>(
     inputs: Vec<(Packets<'scope>, Route)>,
-    name: &str,
+    counts: Arc<OperatorCounts>,
     mut operator: Box<dyn Operator>,
     as_of: Time,
     job: &JobContext,
 ) -> Packets<'scope> {
     let scope = inputs.first().expect("an operator with an input").0.scope();
-    let mut builder = OperatorBuilder::new(name.to_owned(), scope);
+    let mut builder = OperatorBuilder::new(counts.name.clone(), scope);
     let activator = scope.activator_for(builder.operator_info().address);
     let mut receivers: Vec<Receive> = Vec::new();
     for (input, (stream, route)) in inputs.into_iter().enumerate() {
@@ -206,6 +208,7 @@ pub(super) fn drive<'scope>(
         let mut unopened = initial.pop();
         let mut stash = Stash::default();
         let mut closing: Option<Capability<u64>> = None;
+        let mut share = StateShare::new(Arc::clone(&counts));
         move |frontiers| {
             let mut into = (!job.failed()).then_some(&mut stash);
             receivers.iter_mut().for_each(|receive| receive(into.as_deref_mut()));
@@ -219,7 +222,9 @@ pub(super) fn drive<'scope>(
             if let Some(capability) = unopened.take() {
                 let mut backend = job.store.backend.borrow_mut();
                 let mut context = Context::new(&mut **backend, deadline);
-                match job.guard(|| operator.open(&mut context).map(|()| operator.starts())) {
+                let opened = job.guard(|| operator.open(&mut context).map(|()| operator.starts()));
+                share.tell(operator.state_size());
+                match opened {
                     Some(true) => stash.add(capability.delayed(&as_of.as_millis()), std::iter::empty()),
                     Some(false) => {}
                     None => {
@@ -245,7 +250,13 @@ pub(super) fn drive<'scope>(
                     let Some((capability, chunks)) = stash.pop_closed(&frontiers) else { return };
                     closing = Some(capability);
                     let mut chunks = chunks.into_iter();
-                    if job.guard(|| chunks.try_for_each(|(input, chunk)| operator.push(input, chunk))).is_none() {
+                    let pushed = job.guard(|| {
+                        chunks.try_for_each(|(input, chunk)| {
+                            counts.count_in(chunk.rows());
+                            operator.push(input, chunk)
+                        })
+                    });
+                    if pushed.is_none() {
                         return;
                     }
                 }
@@ -254,9 +265,13 @@ pub(super) fn drive<'scope>(
                 let time = Time::from_millis(*capability.time());
                 let mut backend = job.store.backend.borrow_mut();
                 let mut context = Context::new(&mut **backend, deadline);
+                let since = Instant::now();
                 let step = job.guard(|| operator.close(time, &mut out, &mut context));
+                counts.worked(since);
                 let Some(step) = step else { return };
+                share.tell(operator.state_size());
                 for chunk in out {
+                    counts.count_out(&chunk);
                     let mut packet = Packet(Some(chunk));
                     output.activate().session_with_builder(capability).give_container(&mut packet);
                 }
@@ -277,22 +292,22 @@ pub(super) fn drive<'scope>(
 /// Runs a stateless operator: every chunk passes at once, at its own time.
 pub(super) fn transform<'scope, I: IntoIterator<Item = Chunk>>(
     stream: Packets<'scope>,
-    name: &str,
+    counts: Arc<OperatorCounts>,
     job: &JobContext,
     mut apply: impl FnMut(Chunk) -> Result<I> + 'static,
 ) -> Packets<'scope> {
-    transform_two(stream, name, job, move |chunk| Ok((apply(chunk)?, None))).0
+    transform_two(stream, counts, job, move |chunk| Ok((apply(chunk)?, None))).0
 }
 
 /// Likewise, with a second output.
 pub(super) fn transform_two<'scope, I: IntoIterator<Item = Chunk>>(
     stream: Packets<'scope>,
-    name: &str,
+    counts: Arc<OperatorCounts>,
     job: &JobContext,
     mut apply: impl FnMut(Chunk) -> Result<(I, Option<Chunk>)> + 'static,
 ) -> (Packets<'scope>, Packets<'scope>) {
     let scope = stream.scope();
-    let mut builder = OperatorBuilder::new(name.to_owned(), scope);
+    let mut builder = OperatorBuilder::new(counts.name.clone(), scope);
     let activator = scope.activator_for(builder.operator_info().address);
     let mut input = builder.new_input(stream, Pipeline);
     let (output, out_stream) = builder.new_output::<Packet>();
@@ -319,7 +334,7 @@ pub(super) fn transform_two<'scope, I: IntoIterator<Item = Chunk>>(
             let mut deadline = None;
             while let Some((capability, chunk)) = waiting.pop_front() {
                 let slice = match deadline {
-                    Some(deadline) if std::time::Instant::now() < deadline => Some(deadline),
+                    Some(deadline) if Instant::now() < deadline => Some(deadline),
                     Some(_) => {
                         job.slices.exhausted(job.shared.id);
                         None
@@ -332,9 +347,14 @@ pub(super) fn transform_two<'scope, I: IntoIterator<Item = Chunk>>(
                     return;
                 }
                 deadline = slice;
-                match job.guard(|| apply(chunk)) {
+                counts.count_in(chunk.rows());
+                let since = Instant::now();
+                let applied = job.guard(|| apply(chunk));
+                counts.worked(since);
+                match applied {
                     Some((first, other)) => {
                         for chunk in first {
+                            counts.count_out(&chunk);
                             let mut packet = Packet(Some(chunk));
                             output.activate().session_with_builder(&capability[0]).give_container(&mut packet);
                         }
@@ -354,25 +374,33 @@ pub(super) fn transform_two<'scope, I: IntoIterator<Item = Chunk>>(
     (out_stream, second_stream)
 }
 
-/// Keeps a stream's rows as an arrangement, and tells readers and followers how far it is. With `latest`, rows replace
-/// each other by key.
+/// Keeps a stream's rows as an arrangement, counted under `path`, and tells readers and followers how far it is. With
+/// `latest`, rows replace each other by key.
 pub(super) fn arrange<'scope>(
     stream: Packets<'scope>,
     route: Route,
+    path: &str,
     latest: bool,
     local: &Rc<RefCell<Local>>,
     job: &JobContext,
 ) {
+    let counts = job.shared.operator(path, "Arrangement");
     match route {
         Route::Keys { columns, codec } if job.peers > 1 => {
-            arrange_by(stream, by_keys(columns, codec), latest, local, job)
+            arrange_by(stream, by_keys(columns, codec), counts, latest, local, job)
         }
-        Route::Local | Route::Keys { .. } => arrange_by(stream, Pipeline, latest, local, job),
+        Route::Local | Route::Keys { .. } => arrange_by(stream, Pipeline, counts, latest, local, job),
     }
 }
 
-fn arrange_by<P>(stream: Packets<'_>, pact: P, latest: bool, local: &Rc<RefCell<Local>>, job: &JobContext)
-where
+fn arrange_by<P>(
+    stream: Packets<'_>,
+    pact: P,
+    counts: Arc<OperatorCounts>,
+    latest: bool,
+    local: &Rc<RefCell<Local>>,
+    job: &JobContext,
+) where
     P: ParallelizationContract<u64, Packet>,
 {
     let scope = stream.scope();
@@ -382,6 +410,7 @@ where
     let (local, job) = (Rc::clone(local), job.clone());
     let mut member = job.store.join(activator.clone());
     builder.build(move |_| {
+        let mut share = StateShare::new(Arc::clone(&counts));
         let mut opened = false;
         let mut stash: BTreeMap<u64, VecDeque<Chunk>> = BTreeMap::new();
         let mut closing: Option<Time> = None;
@@ -407,6 +436,7 @@ where
                     return;
                 }
                 opened = true;
+                share.tell(local.arrangement.state_size());
             }
             let frontier = frontiers[0].frontier().first().copied().unwrap_or(u64::MAX);
             let mut at_barrier = false;
@@ -429,6 +459,7 @@ where
                         let Some(entry) = stash.first_entry().filter(|entry| *entry.key() < frontier) else { break };
                         let time = Time::from_millis(*entry.key());
                         for chunk in entry.remove() {
+                            counts.count_in(chunk.rows());
                             if latest {
                                 local.arrangement.stage_latest(chunk);
                             } else {
@@ -439,15 +470,20 @@ where
                     }
                 };
                 closing = Some(time);
-                match job.guard(|| local.arrangement.close_time(time, deadline)) {
+                let since = Instant::now();
+                let closed = job.guard(|| local.arrangement.close_time(time, deadline));
+                counts.worked(since);
+                match closed {
                     None => return,
                     Some(Some(changes)) => {
                         closing = None;
+                        changes.chunks.iter().for_each(|(chunk, _)| counts.count_out(chunk));
+                        share.tell(local.arrangement.state_size());
                         local.publish(&changes);
                     }
                     Some(None) => {}
                 }
-                expired = std::time::Instant::now() >= deadline;
+                expired = Instant::now() >= deadline;
             }
             let closed_upto = closing.map_or(u64::MAX, Time::as_millis);
             let stashed = stash.first_key_value().map_or(u64::MAX, |(time, _)| *time);

@@ -14,6 +14,7 @@ use super::container::Packet;
 use super::driver::{JobContext, Packets};
 use super::job::JobSpec;
 use crate::exec::arrangement::{Arrangement, Cursor, Selection, TimeChanges};
+use crate::exec::operator_counts::OperatorCounts;
 use crate::exec::relation::RelationShared;
 use crate::types::{Chunk, RelationId, Time};
 
@@ -97,6 +98,7 @@ pub(super) fn feed<'scope>(
     scope: Scope<'scope, u64>,
     queue: &Rc<RefCell<FeedQueue>>,
     columns: Vec<usize>,
+    counts: Arc<OperatorCounts>,
     job: &JobContext,
 ) -> Packets<'scope> {
     let queue = Rc::clone(queue);
@@ -121,6 +123,8 @@ pub(super) fn feed<'scope>(
                     Some(carried) => job.guard(|| select(&chunk, &places(&columns, carried)?)),
                 };
                 let Some(chunk) = selected else { return };
+                counts.count_in(chunk.rows());
+                counts.count_out(&chunk);
                 let mut packet = Packet(Some(chunk));
                 output.session_with_builder(&capability.delayed(&time.as_millis())).give_container(&mut packet);
             }
@@ -217,6 +221,7 @@ pub(super) fn edge<'scope>(
     queue: &Rc<RefCell<EdgeQueue>>,
     columns: Vec<usize>,
     spec: &JobSpec,
+    counts: Arc<OperatorCounts>,
     job: &JobContext,
 ) -> Packets<'scope> {
     let (as_of, restored) = (spec.as_of, spec.restored());
@@ -256,6 +261,8 @@ pub(super) fn edge<'scope>(
                     let Some(chunk) = passing else { continue };
                     job.shared.count_in(chunk.rows());
                     let Some(chunk) = job.guard(|| select(&chunk, &columns)) else { return };
+                    counts.count_in(chunk.rows());
+                    counts.count_out(&chunk);
                     output.session_with_builder(&capability).give_container(&mut Packet(Some(chunk)));
                 }
             }
@@ -288,6 +295,8 @@ pub(super) fn edge<'scope>(
                 job.shared.count_in(batch.num_rows());
                 *rows += batch.num_rows();
                 for chunk in Chunk::inserts(&batch) {
+                    counts.count_in(chunk.rows());
+                    counts.count_out(&chunk);
                     output.session_with_builder(&capability).give_container(&mut Packet(Some(chunk)));
                 }
                 if next.is_some() {

@@ -15,7 +15,7 @@ use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBat
 use arrow::compute::{interleave, kernels::cmp::distinct};
 use arrow::datatypes::{DataType, SchemaRef};
 
-use super::{Context, Operator, Step};
+use super::{Context, Operator, StateSize, Step};
 use crate::exec::aggregates::{Accumulator, Changes, accumulator};
 use crate::exec::plan::AggregateCall;
 use crate::state::{KeyIndex, RowCodec, Slot, WriteBatch, split_value_key, value_key};
@@ -340,5 +340,17 @@ impl Operator for Aggregate {
         }
         cx.write(self.operator, batch)?;
         Ok(Step::Done)
+    }
+
+    fn state_size(&self) -> StateSize {
+        let mut bounded = Vec::new();
+        if self.index.slots() > 0 {
+            // As long for one group as for another.
+            self.accumulators.iter().for_each(|accumulator| accumulator.encode(0, &mut bounded));
+        }
+        let groups = self.index.len();
+        let bytes = self.index.key_bytes() + groups * (size_of::<i64>() + bounded.len());
+        let entries = self.accumulators.iter().map(|accumulator| accumulator.entries().bytes).sum::<usize>();
+        StateSize { keys: groups, bytes: bytes + entries }
     }
 }

@@ -21,7 +21,7 @@ use arrow::compute::{filter, filter_record_batch, take};
 use arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::physical_expr::PhysicalExpr;
 
-use super::{Context, Operator, Step};
+use super::{Context, Operator, StateSize, Step};
 use crate::exec::plan::{JoinKind, JoinSpec};
 use crate::exec::relation::from_datafusion;
 use crate::state::{Encoded, KeyIndex, Multiset, RowCodec, Slot, WriteBatch, split_map_key};
@@ -463,5 +463,13 @@ impl Operator for Join {
         }
         cx.write(self.operator, batch)?;
         Ok(Step::Done)
+    }
+
+    fn state_size(&self) -> StateSize {
+        let kept = self.sides.iter().flat_map(|side| std::iter::once(&side.rows).chain(&side.partners));
+        StateSize {
+            keys: self.sides.iter().map(|side| side.rows.total_len()).sum(),
+            bytes: self.index.key_bytes() + kept.map(Multiset::total_bytes).sum::<usize>(),
+        }
     }
 }

@@ -53,6 +53,23 @@ impl<'a> Context<'a> {
     }
 }
 
+/// What an operator keeps on one worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StateSize {
+    /// Groups or rows.
+    pub keys: usize,
+    /// Bytes of these as they are stored; what the memory's own structures take is not in it.
+    pub bytes: usize,
+}
+
+impl std::ops::Add for StateSize {
+    type Output = StateSize;
+
+    fn add(self, other: StateSize) -> StateSize {
+        StateSize { keys: self.keys + other.keys, bytes: self.bytes + other.bytes }
+    }
+}
+
 /// Whether a time, or a barrier, is finished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -98,6 +115,9 @@ pub trait Operator: Send {
     /// # Errors
     /// When the backend cannot be written.
     fn barrier(&mut self, cx: &mut Context<'_>) -> Result<Step>;
+
+    /// What it keeps now; cheap.
+    fn state_size(&self) -> StateSize;
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use arrow::compute::{concat, take, take_record_batch};
 use arrow::datatypes::SchemaRef;
 use hashbrown::HashMap;
 
-use super::{Context, Operator, Step};
+use super::{Context, Operator, StateSize, Step};
 use crate::exec::plan::{RankSpec, Show};
 use crate::exec::relation::from_datafusion;
 use crate::state::{KeyIndex, Multiset, RowCodec, Slot, WriteBatch, split_map_key};
@@ -269,5 +269,9 @@ impl Operator for Rank {
         self.rows.flush(&self.index, &mut batch);
         cx.write(self.operator, batch)?;
         Ok(Step::Done)
+    }
+
+    fn state_size(&self) -> StateSize {
+        StateSize { keys: self.rows.total_len(), bytes: self.index.key_bytes() + self.rows.total_bytes() }
     }
 }
