@@ -36,7 +36,7 @@ use super::arithmetic::is_checked;
 use super::errors::from_datafusion;
 use super::planner::{PlannedView, Resolver};
 use super::prune::prune;
-use super::view_checks::{GROUPING_HINT, SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT, refuse};
+use super::view_checks::{SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT, refuse};
 use crate::exec::plan::{AggregateCall, JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::types::{Error, Result};
 
@@ -313,9 +313,6 @@ impl Lowering<'_> {
     }
 
     fn aggregate(&mut self, aggregate: &Aggregate, path: &str) -> Result<Lowered> {
-        if aggregate.group_expr.iter().any(|expression| matches!(expression, Expr::GroupingSet(_))) {
-            return Err(refuse("GROUPING SETS, ROLLUP or CUBE", GROUPING_HINT));
-        }
         let calls = aggregate.aggr_expr.iter().map(aggregates::call).collect::<Result<Vec<aggregates::Call>>>()?;
         // What the operator needs of its input, each expression once: keys, arguments, filters.
         let mut needed: Vec<Expr> = Vec::new();

@@ -21,6 +21,7 @@ mod dialect;
 mod errors;
 mod explain;
 mod functions;
+mod grouping;
 mod jsonb;
 mod lower;
 mod meaning;

@@ -18,6 +18,7 @@ use super::casts::cast;
 use super::catalog_queries;
 use super::errors::{from_datafusion, locate, missing_table, undefined_table};
 use super::functions;
+use super::grouping;
 use super::jsonb;
 use super::lower;
 use super::meaning;
@@ -120,7 +121,12 @@ pub async fn plan_view(
     columns: &[String],
     resolver: &dyn Resolver,
 ) -> Result<PlannedView> {
-    with_stack(|| view_checks::check(query))?;
+    let query = with_stack(|| {
+        view_checks::check(query)?;
+        let mut query = query.clone();
+        null_aware::rewrite(&mut query).map(|()| query)
+    })?;
+    let query = &query;
     let plan = logical_plan(state, query).await?;
     let plan = analysed(state, plan).map_err(|error| locate(error, query))?;
     let names = view_columns(&plan, columns)?;
@@ -374,7 +380,8 @@ fn analysed(state: &SessionState, plan: LogicalPlan) -> Result<LogicalPlan> {
         .analyzer()
         .execute_and_check(plan, state.config_options(), |_, _| {})
         .map_err(|error| from_datafusion(&error))?;
-    documented_types(jsonb::checked_documents(plan).map_err(|error| from_datafusion(&error))?)
+    let plan = jsonb::checked_documents(plan).and_then(grouping::expanded).map_err(|error| from_datafusion(&error))?;
+    documented_types(plan)
 }
 
 /// The documented type that stands for one that only functions of DataFusion give.

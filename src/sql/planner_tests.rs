@@ -443,13 +443,8 @@ async fn views_are_lowered_to_operators() {
 
 #[tokio::test]
 async fn what_a_view_cannot_keep_is_refused_with_its_place() {
-    for (text, position) in [
-        ("SELECT k FROM t WHERE k NOT IN (SELECT k FROM t)", 23),
-        ("SELECT k, count(*) FROM t GROUP BY ROLLUP (k)", 44),
-        ("SELECT now() FROM t", 8),
-        ("SELECT random() FROM t", 8),
-        ("SELECT median(b) FROM t", 8),
-    ] {
+    for (text, position) in [("SELECT now() FROM t", 8), ("SELECT random() FROM t", 8), ("SELECT median(b) FROM t", 8)]
+    {
         let error = match view(text).await {
             Ok(planned) => panic!("{text} was accepted: {:?}", planned.plan),
             Err(error) => error,

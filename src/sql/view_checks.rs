@@ -33,7 +33,7 @@ pub(crate) const LIMIT_HINT: &str = "Write the number of rows itself.";
 pub(crate) const TIME_HINT: &str =
     "Store the time in a column, or compare with now() in the SELECT that reads the view.";
 pub(crate) const VOLATILE_HINT: &str = "Store the value in a column of the table.";
-pub(crate) const GROUPING_HINT: &str = "Make one view for each grouping, or UNION ALL of several GROUP BY.";
+const GROUPING_HINT: &str = "Write GROUP BY ROLLUP (a, b), CUBE (a, b) or GROUPING SETS ((a), (b), ()).";
 
 /// Functions whose value is the time of the statement.
 pub(crate) const TIME_FUNCTIONS: &[&str] = &[
@@ -66,16 +66,10 @@ impl Visitor for Checks {
     }
 
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<Error> {
-        if let GroupByExpr::Expressions(expressions, modifiers) = &select.group_by {
-            let nested = expressions
-                .iter()
-                .find(|expression| matches!(expression, Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_)));
-            if let Some(expression) = nested {
-                return stop(refuse("GROUPING SETS, ROLLUP or CUBE", GROUPING_HINT), expression.span());
-            }
-            if !modifiers.is_empty() {
-                return stop(refuse("GROUPING SETS, ROLLUP or CUBE", GROUPING_HINT), select.group_by.span());
-            }
+        if let GroupByExpr::Expressions(_, modifiers) = &select.group_by
+            && !modifiers.is_empty()
+        {
+            return stop(refuse("WITH ROLLUP, CUBE or TOTALS", GROUPING_HINT), select.group_by.span());
         }
         if let Some(expression) = &select.qualify {
             return stop(
@@ -102,7 +96,6 @@ impl Visitor for Checks {
 
     fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<Error> {
         match expression {
-            Expr::InSubquery { negated: true, .. } => stop(refuse("NOT IN (SELECT …)", NOT_IN_HINT), expression.span()),
             Expr::Function(function) => check_function(function),
             _ => ControlFlow::Continue(()),
         }

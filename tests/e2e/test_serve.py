@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from harness import READY, binary, one, rows
+from harness import READY, binary, cpu_share, one, rows
 
 
 def run(*args):
@@ -23,6 +23,19 @@ def test_one_ready_line_and_a_clean_stop(server):
         # An idle session does not hold up the stop.
         code, rest = server.stop()
     assert (code, rest) == (0, "")
+
+
+def test_an_idle_server_rests(start):
+    """Also when checkpoints are due and there is nothing new to keep."""
+    server = start(flags=["--checkpoint-interval", "100ms"])
+    with server.connect() as connection:
+        connection.execute("CREATE TABLE t (k int, v int)")
+        for number in range(10):
+            connection.execute(f"CREATE MATERIALIZED VIEW v{number} AS SELECT k, sum(v) AS s FROM t GROUP BY k")
+        connection.execute("INSERT INTO t SELECT g % 100, g FROM generate_series(1, 1000) AS g")
+        connection.execute("CHECKPOINT")
+        assert any(cpu_share(server) < 0.05 for _ in range(20)), "an idle server goes on working"
+        assert sum(cpu_share(server) for _ in range(4)) / 4 < 0.1, "and begins to work again by itself"
 
 
 def test_interrupt_stops_cleanly(server):

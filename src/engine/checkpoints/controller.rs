@@ -234,6 +234,7 @@ impl Running {
                     return;
                 }
             }
+            let working = self.pending.is_some() || self.asked;
             let wait = if self.pending.is_some() {
                 LOOK
             } else if self.asked {
@@ -263,7 +264,8 @@ impl Running {
             if self.pending.is_some() {
                 self.look();
             }
-            if !idle && self.pending.is_none() && !self.asked {
+            if working && self.pending.is_none() && !self.asked {
+                // Also when there was nothing to do.
                 due = Instant::now() + interval;
             }
         }
