@@ -44,6 +44,7 @@ mod registry;
 mod remote;
 mod restore;
 mod retention;
+mod rocks;
 mod share;
 mod snapshot;
 mod store;
@@ -73,6 +74,10 @@ pub use registry::{BackendContext, Parameter, Registry};
 pub use remote::{Delta, LayerPool, LoaderPool, RemoteOptions, RemotePool, RemoteReadBackend};
 pub use restore::import;
 pub use retention::{released_parts, sweep};
+pub use rocks::{
+    RocksDbBackend, RocksDbCompression, RocksDbOptions, RocksDbShared, SnapshotStatistics, export_rocksdb_folder,
+    register_rocksdb,
+};
 pub use share::{OPERATOR_STATE, Share};
 pub use snapshot::{
     ChangelogReader, Content, FORMAT_VERSION, Layer, LogSegment, MaterialisationStore, RocksDbFile, Snapshot,
