@@ -97,7 +97,7 @@ debug = false
 [workspace]
 EOF
         (cd "$build" && env -u ROCKSDB_LIB_DIR -u ROCKSDB_STATIC CARGO_TARGET_DIR="$build/target" \
-            timeout 3600 cargo build) >&2 || die "RocksDB could not be built"
+            timeout 7200 cargo build) >&2 || die "RocksDB could not be built"
         cp "$build"/target/debug/build/librocksdb-sys-*/out/librocksdb.a "$folder/librocksdb.a.part" ||
             die "the build of RocksDB left no library"
         mv "$folder/librocksdb.a.part" "$folder/librocksdb.a"
