@@ -83,16 +83,24 @@ async fn restored_jobs(database: &mut Database) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_backend_goes_on_from_a_checkpoint_on_any_number_of_workers() {
-    for scheme in
-        ["memory://", "memory+sharded://", "file", "changelog://?upload_bytes=200", "changelog+file", "disagg-local://"]
-    {
+    for scheme in [
+        "memory://",
+        "memory+sharded://",
+        "file",
+        "changelog://?upload_bytes=200",
+        "changelog+file",
+        "disagg-local://",
+        "rocksdb",
+        "changelog+rocksdb",
+    ] {
         let directory = tempfile::tempdir().expect("a directory");
         let place = directory.path().join("state");
         let uri = if scheme.contains(':') { scheme.to_owned() } else { format!("{scheme}://{}", place.display()) };
         let mut random = StdRng::seed_from_u64(5);
         let mut model = Model::new();
         let mut checkpointed = false;
-        for life in 0..steps(5, 40) {
+        let lives = if scheme.contains("rocksdb") { steps(3, 20) } else { steps(5, 40) };
+        for life in 0..lives {
             let workers = [1, 4, 3, 2][life % 4];
             let set = |config: &mut clink::engine::CheckpointConfig| {
                 config.state_backend = uri.clone();

@@ -76,7 +76,6 @@ pub use restore::import;
 pub use retention::{released_parts, sweep};
 pub use rocks::{
     RocksDbBackend, RocksDbCompression, RocksDbOptions, RocksDbShared, SnapshotStatistics, export_rocksdb_folder,
-    register_rocksdb,
 };
 pub use share::{OPERATOR_STATE, Share};
 pub use snapshot::{

@@ -94,6 +94,9 @@ pub(crate) fn restore(
         (None, None) => {}
     }
     sweep_root(stores, &start)?;
+    for job in start.retained.iter().flat_map(|(_, cut)| &cut.jobs) {
+        stores.remove_stale(job.relation, &stores.uri(Some(&job.state_uri))?)?;
+    }
     Ok((restored, start))
 }
 

@@ -23,8 +23,9 @@ const HELD_BYTES_MAX: usize = 64 << 20;
 
 /// State in RocksDB.
 pub struct RocksDbBackend {
-    folder: PathBuf,
+    // Before the folder, which goes with its last user.
     database: Arc<Database>,
+    folder: Arc<WorkFolder>,
     files: Arc<Files>,
     store: Arc<dyn PartStore>,
     names: PartNames,
@@ -33,6 +34,16 @@ pub struct RocksDbBackend {
     versions: StateVersions,
     operator_file: OperatorFile,
     held: Option<Held>,
+}
+
+/// The folder of working files. Captures have a part in it until they are persisted.
+struct WorkFolder(PathBuf);
+
+impl Drop for WorkFolder {
+    fn drop(&mut self) {
+        // What stays, the next process removes.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// Writes after a capture whose links are not made yet.
@@ -60,8 +71,8 @@ impl RocksDbBackend {
         let database = Arc::new(Database::open(&folder.join("db"), &options, &shared)?);
         let files = Files::new(Arc::clone(&store), names.clone(), format!("sst/{life}-{}", names.worker_prefix()));
         Ok(RocksDbBackend {
-            folder: folder.to_owned(),
             database,
+            folder: Arc::new(WorkFolder(folder.to_owned())),
             files: Arc::new(files),
             store,
             names,
@@ -104,7 +115,7 @@ impl RocksDbBackend {
 
     /// Opens the files of another worker beside the database and takes over its entries of the share.
     fn add_rows(&self, snapshot: &Snapshot, files: &[RocksDbFile], share: Share) -> Result<()> {
-        let folder = self.folder.join("parent");
+        let folder = self.folder.0.join("parent");
         clear(&folder)?;
         self.files.fetch(files, &folder.join("db"))?;
         let parent = Database::open(&folder.join("db"), &self.options, &self.shared)?;
@@ -219,7 +230,7 @@ impl StateBackend for RocksDbBackend {
         let operator_state = operator_file.capture(&*self, &self.store, name);
         self.operator_file = operator_file;
         let operator_state = operator_state?;
-        let staging = self.folder.join(format!("staging-{checkpoint}"));
+        let staging = self.folder.0.join(format!("staging-{checkpoint}"));
         let (database, linked) = (Arc::clone(&self.database), staging.clone());
         let links = Deferred::new(move || {
             if linked.exists() {
@@ -228,8 +239,10 @@ impl StateBackend for RocksDbBackend {
             database.link_into(&linked)
         });
         self.held = Some(Held { links: Arc::clone(&links), changes: BTreeMap::new(), bytes: 0 });
-        let files = Arc::clone(&self.files);
+        let (files, folder) = (Arc::clone(&self.files), Arc::clone(&self.folder));
         Ok(Capture::new(checkpoint, move || {
+            // Until here, though the job may be gone.
+            let _folder = folder;
             links.force()?;
             let operator_state = operator_state.force()?;
             let files = files.persist(checkpoint, &staging)?;
@@ -260,7 +273,7 @@ impl StateBackend for RocksDbBackend {
         }
         let largest = (0..parents.len()).max_by_key(|index| parents[*index].0);
         if let Some((_, snapshot, files)) = largest.map(|index| parents.swap_remove(index)) {
-            let folder = self.folder.join("restored");
+            let folder = self.folder.0.join("restored");
             clear(&folder)?;
             self.files.fetch(files, &folder.join("db"))?;
             self.database = Arc::new(Database::open(&folder.join("db"), &self.options, &self.shared)?);

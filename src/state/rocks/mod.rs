@@ -8,7 +8,8 @@
 //! store takes each sorted file once, in whatever checkpoints it occurs. Then the held writes go into the database.
 //!
 //! A restore takes the files of the one worker whose groups overlap most, drops what lies outside the share and adds the
-//! rows of others. The working folder is made anew in each life; the checkpoint's files do not move.
+//! rows of others. The working folder is made anew in each life and goes with the backend; the checkpoint's files do not
+//! move.
 
 mod backend;
 mod checkpoint;
@@ -20,7 +21,7 @@ pub use backend::RocksDbBackend;
 pub use checkpoint::SnapshotStatistics;
 pub use database::export_rocksdb_folder;
 pub use options::{RocksDbCompression, RocksDbOptions, RocksDbShared};
-pub use schemes::register_rocksdb;
+pub(super) use schemes::{register_rocksdb, remove_stale};
 
 #[cfg(test)]
 mod tests;

@@ -208,8 +208,7 @@ fn compaction_drops_what_was_reported_as_expired_also_after_a_restart() {
 
 #[test]
 fn the_schemes_of_rocksdb_are_read_strictly() {
-    let mut registry = Registry::default();
-    register_rocksdb(&mut registry, RocksDbShared::new(8 << 20));
+    let registry = Registry::default();
     let refused = registry.parse("rocksdb:///x?block_cache=1").expect_err("unknown");
     assert!(refused.hint_text().expect("a hint").contains("block_cache_bytes"));
     for text in ["rocksdb:///x?compression=snappy", "rocksdb:///x?bloom_bits=many", "rocksdb://bucket/x"] {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::backend::StateBackend;
 use super::super::changelog::{ChangelogBackend, ChangelogOptions};
@@ -53,7 +54,9 @@ fn reader(store: &Arc<dyn PartStore>, workers: &[Snapshot], scratch: &Path) -> R
         }
         Some(Content::RocksDb { .. }) => {
             let (options, shared) = (RocksDbOptions::default(), RocksDbShared::new(HOT_BYTES_MAX));
-            let folder = scratch.join("rocksdb");
+            static OPENED: AtomicU64 = AtomicU64::new(0);
+            let number = OPENED.fetch_add(1, Ordering::Relaxed);
+            let folder = scratch.join(format!("rocksdb-{}-{number}", std::process::id()));
             Ok(Box::new(RocksDbBackend::open(&folder, Arc::clone(store), names, 0, options, shared)?))
         }
     }
