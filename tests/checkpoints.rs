@@ -392,6 +392,83 @@ async fn files_that_were_read_may_go() {
     database.engine.close().await;
 }
 
+/// A table with a connector and a key, and sinks into tables: what they know is in the checkpoint, in the order in which it
+/// came, and nothing of it is read or written twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keyed_sources_and_sinks_into_tables_go_on() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let input = directory.path().join("input");
+    std::fs::create_dir(&input).expect("made");
+    let append = |name: &str, rows: &[(i64, i64)]| {
+        use std::io::Write as _;
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(input.join(name));
+        let lines: String = rows.iter().map(|(k, v)| format!("{{\"k\":{k},\"v\":{v}}}\n")).collect();
+        file.and_then(|mut file| file.write_all(lines.as_bytes())).expect("written");
+    };
+    append("a.ndjson", &[(1, 10), (2, 20)]);
+    let data = directory.path().join("data");
+    let set = |config: &mut clink::engine::CheckpointConfig| config.retained = 1;
+    let mut database = Database::open_with(&data, 2, Env::system(), set).await.expect("opens");
+    database
+        .run(&format!(
+            "CREATE TABLE newest (k int PRIMARY KEY, v int) WITH (connector = 'file', path = '{}/*.ndjson', \
+             format = 'json', mode = 'follow')",
+            input.display()
+        ))
+        .await;
+    database.run("CREATE TABLE typed (k int, v int) APPEND ONLY").await;
+    database.run("CREATE MATERIALIZED VIEW total AS SELECT count(*) n, sum(v) v FROM newest").await;
+    database.run("CREATE TABLE log (k int, v int); CREATE TABLE kept (k int PRIMARY KEY, v int)").await;
+    database.run("CREATE SINK into_log INTO log FROM typed; CREATE SINK into_kept INTO kept FROM newest").await;
+    // The order of the two files decides, and it is no longer to be seen in them.
+    database.run("INSERT INTO typed VALUES (1, 1), (1, 1); FLUSH").await;
+    append("b.ndjson", &[(1, 11), (3, 30)]);
+    database.run("FLUSH").await;
+    append("a.ndjson", &[(2, 21), (3, 31)]);
+    database.run("FLUSH; CHECKPOINT").await;
+    append("b.ndjson", &[(2, 22)]);
+    database.run("INSERT INTO typed VALUES (2, 2); FLUSH").await;
+    append("a.ndjson", &[(1, 12)]);
+    database.run("FLUSH").await;
+    let rows = |rows: &[(i64, i64)]| -> Vec<Vec<String>> {
+        rows.iter().map(|(k, v)| vec![k.to_string(), v.to_string()]).collect()
+    };
+    let mut expected = vec![(1, 12), (2, 22), (3, 31)];
+    let mut logged = vec![(1, 1), (1, 1), (2, 2)];
+    for life in 0..4 {
+        database.engine.close().await;
+        database = Database::open_with(&data, 1 + life % 3, Env::system(), set).await.expect("opens");
+        // newest, typed, total, log, kept: and no errors relation, since nothing was wrong.
+        let restored = restored_jobs(&mut database).await;
+        assert!(restored >= 5, "life {life}: {restored}");
+        database.run("FLUSH").await;
+        let sum: i64 = expected.iter().map(|(_, v)| v).sum();
+        assert_eq!(database.run("SELECT k, v FROM newest ORDER BY k").await, rows(&expected), "life {life}");
+        assert_eq!(database.run("SELECT n, v FROM total").await, rows(&[(expected.len() as i64, sum)]), "life {life}");
+        assert_eq!(database.run("SELECT k, v FROM kept ORDER BY k").await, rows(&expected), "life {life}");
+        assert_eq!(database.run("SELECT k, v FROM log ORDER BY k, v").await, rows(&logged), "life {life}");
+        if life > 0 {
+            let key = 10 + life as i64;
+            append(if life % 2 == 0 { "a.ndjson" } else { "b.ndjson" }, &[(3, key), (key, 1)]);
+            database.run(&format!("INSERT INTO typed VALUES ({key}, 0); FLUSH")).await;
+            expected[2] = (3, key);
+            expected.push((key, 1));
+            logged.push((key, 0));
+            if life == 2 {
+                database.run("RESUME JOB into_log; RESUME JOB into_kept; FLUSH").await;
+            }
+            if life != 1 {
+                database.run("CHECKPOINT").await;
+            }
+        }
+        if life == 2 {
+            // What the checkpoint has need not be read again: neither by the table nor by its views.
+            std::fs::remove_file(input.join("a.ndjson")).expect("removed");
+        }
+    }
+    database.engine.close().await;
+}
+
 /// The log of changes is no longer than what the retained checkpoints need.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_timeline_is_cut() {

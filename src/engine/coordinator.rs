@@ -254,6 +254,7 @@ impl Coordinator {
             feeds: Vec::new(),
             bindings: Default::default(),
             orders: Default::default(),
+            unsaved: Default::default(),
             errors: Default::default(),
             bad_rows: Default::default(),
             recovering: false,

@@ -313,27 +313,18 @@ impl Relations {
         Ok(found)
     }
 
-    /// The views that read nothing but sources, with those.
+    /// The jobs that read nothing but sources, with those.
     pub(super) fn on_sources_alone(&self) -> HashMap<RelationId, Vec<RelationId>> {
         let installed = lock(&self.installed);
         let is_source = |id: &RelationId| installed.get(id).is_some_and(|relation| !relation.runs());
-        installed
-            .iter()
-            .filter(|(_, relation)| matches!(relation.spec.kind, RelationKind::View { .. }))
-            .filter(|(_, relation)| !relation.imports.is_empty() && relation.imports.iter().all(is_source))
-            .map(|(id, relation)| (*id, relation.imports.clone()))
-            .collect()
-    }
-
-    /// A relation whose knowledge is in the timeline alone, so that there is no checkpoint while it is there.
-    pub(super) fn without_cut(&self) -> Option<String> {
-        let installed = lock(&self.installed);
-        let found = installed.values().find(|relation| match &relation.spec.kind {
-            RelationKind::External { key, .. } => !key.is_empty(),
-            RelationKind::Sink { target, .. } => target.is_table,
-            _ => false,
-        });
-        found.map(|relation| relation.spec.qualified_name.clone())
+        let sources = |(id, relation): (&RelationId, &Installed)| match &relation.spec.kind {
+            RelationKind::View { .. } if !relation.imports.is_empty() && relation.imports.iter().all(is_source) => {
+                Some((*id, relation.imports.clone()))
+            }
+            RelationKind::External { key, .. } if !key.is_empty() => Some((*id, vec![*id])),
+            _ => None,
+        };
+        installed.iter().filter_map(sources).collect()
     }
 
     /// True when the job that a relation is of was neither stopped nor replaced.

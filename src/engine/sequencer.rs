@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::bad_rows::BadRows;
-use super::checkpoints::{Message, Restored, StateStores, fresh};
+use super::checkpoints::{Message, Restored, StateStores, Unsaved, fresh};
 use super::coordinator::{RelationKind, RelationSpec, TableWrite};
 use super::feeds::{Bound, Extent, Feed, FeedSpec, Part, Taken, WakeOnce};
 use super::installed::{Installed, Relations};
@@ -89,6 +89,8 @@ pub(super) struct Sequencer {
     pub(super) bindings: HashMap<RelationId, BTreeMap<SplitId, Offset>>,
     /// In which order the splits of external tables whose rows are kept were read.
     pub(super) orders: HashMap<RelationId, ReadingOrder>,
+    /// What sinks into tables wrote since the last cut.
+    pub(super) unsaved: HashMap<RelationId, Unsaved>,
     /// Errors relations that no job has needed yet, by their tables.
     pub(super) errors: HashMap<RelationId, RelationSpec>,
     /// By external table.
@@ -242,6 +244,11 @@ impl Sequencer {
             inputs.extend(entering);
         }
         inputs.extend(taken.into_iter().map(|from_feed| from_feed.taken.input));
+        for (sink, chunks) in &record.writes {
+            if let Some(unsaved) = self.unsaved.get_mut(sink) {
+                unsaved.add(chunks);
+            }
+        }
         inputs.extend(record.writes.into_iter().map(|(table, chunks)| feed_input(table, chunks)));
         self.broadcast(time, inputs);
         for answer in batch.writes.into_iter().map(|(_, answer)| answer).chain(batch.ticks) {
@@ -419,7 +426,9 @@ impl Sequencer {
     fn start_latest(&mut self, relation: RelationSpec, plan: JobPlan, as_of: Time) -> Result<()> {
         let id = relation.id;
         let columns: Vec<usize> = (0..plan.schema().fields().len()).collect();
-        let order = self.orders.entry(id).or_default().clone();
+        let from = self.restored.as_ref().filter(|restored| restored.jobs.contains_key(&id));
+        let read = from.and_then(|restored| restored.offsets_of(id).get(&id)).cloned().unwrap_or_default();
+        let order = self.orders.entry(id).or_default().behind(&read);
         let catch_up = !order.is_empty();
         let imports = HashMap::from([(id, ImportKind::Feed { catch_up })]);
         self.create(relation, Arc::new(plan), imports, as_of)?;
@@ -512,6 +521,10 @@ impl Sequencer {
         let shared = Arc::clone(installed.shared());
         let mut output = JobOutput::Kept;
         if let Some(target) = target {
+            if target.is_table && self.state.is_some() {
+                // A sink that starts again goes on with what it wrote before.
+                self.unsaved.entry(shared.id).or_default();
+            }
             target.sink.recall(shared.id, &[])?;
             // Greater than that of every writer before: times never go back.
             let generation = as_of.as_millis().max(lock(&self.head).head().clock_bound_millis);
@@ -632,6 +645,7 @@ impl Sequencer {
             self.relations.remove(*id);
             self.bindings.remove(id);
             self.orders.remove(id);
+            self.unsaved.remove(id);
             self.errors.remove(id);
             self.bad_rows.remove(id);
         }

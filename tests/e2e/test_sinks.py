@@ -223,15 +223,19 @@ def test_a_crash_looping_job_holds_up_nobody(server, tmp_path):
 
 
 @pytest.mark.timeout(300)
-def test_a_table_gets_each_row_once_under_kills(start, tmp_path):
+@pytest.mark.parametrize("checkpoints", ["off", "120ms"])
+def test_a_table_gets_each_row_once_under_kills(start, tmp_path, checkpoints):
     """Rows of DML and of a growing file go through views into tables; the server is killed in between."""
     source = tmp_path / "in.ndjson"
     source.touch()
-    server = start()
+    server = start(flags=["--checkpoint-interval", checkpoints])
     with server.connect() as c:
         c.execute("CREATE TABLE typed (id bigint, g int) APPEND ONLY")
         c.execute(
             f"CREATE TABLE read (id bigint, g int) WITH (connector = 'file', path = '{source}', format = 'json', mode = 'follow')"
+        )
+        c.execute(
+            f"CREATE TABLE newest (g int PRIMARY KEY, id bigint) WITH (connector = 'file', path = '{source}', format = 'json', mode = 'follow')"
         )
         c.execute("CREATE MATERIALIZED VIEW every AS SELECT id, g FROM typed UNION ALL SELECT id, g FROM read")
         c.execute("CREATE MATERIALIZED VIEW sums AS SELECT g, count(*) AS n, sum(id) AS s FROM every GROUP BY g")
@@ -254,8 +258,13 @@ def test_a_table_gets_each_row_once_under_kills(start, tmp_path):
             if kill % 2:
                 c.execute("RESUME JOB into_log")
         server.restart(workers=kill % 3 + 1)
+        with server.connect() as c:
+            restored = one(c, "SELECT count(*) FROM clink_catalog.checkpoints WHERE restored AND id > 0")
+            assert restored == (checkpoints != "off")
     with server.connect() as c:
         c.execute("FLUSH")
+        newest = [(g, sent - 49 + 2 * max(i for i in range(25) if i % 7 == g)) for g in range(7)]
+        assert rows(c, "SELECT g, id FROM newest ORDER BY g") == newest
         assert rows(c, "SELECT n, d, s::bigint FROM logged") == [(sent, sent, sent * (sent - 1) // 2)]
         assert rows(c, "SELECT * FROM latest ORDER BY g") == rows(c, "SELECT * FROM sums ORDER BY g")
         assert one(c, "SELECT sum(n)::bigint FROM latest") == sent

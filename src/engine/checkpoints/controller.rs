@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use arrow::ipc::writer::StreamWriter;
 use tokio::sync::oneshot;
 
-use super::{Cut, GROUP, JobCut, StateStores};
+use super::{Cut, GROUP, JobCut, StateStores, Unsaved, written};
 use crate::engine::installed::Relations;
 use crate::engine::sequencer::{Request, stopping};
 use crate::env::Env;
@@ -63,6 +63,8 @@ pub(crate) struct Begun {
     pub(crate) cut: Cut,
     /// The rows of each of its [`Cut::bad_rows`] that are kept.
     pub(crate) bad_rows: Vec<Option<Vec<Chunk>>>,
+    /// What each sink into a table wrote since the last cut.
+    pub(crate) sinks: HashMap<RelationId, Unsaved>,
     /// In the order of its jobs.
     pub(crate) members: Vec<MemberJob>,
     /// The views that read nothing but sources, with those.
@@ -159,6 +161,8 @@ struct Running {
     persisted: HashMap<(RelationId, usize), Snapshot>,
     /// What each job was in a complete checkpoint last: its backends may refer to these parts, also while it is in none.
     held: HashMap<RelationId, Vec<Snapshot>>,
+    /// What each sink into a table wrote that no complete checkpoint has.
+    unsaved: HashMap<RelationId, Unsaved>,
     pending: Option<Pending>,
     /// The sequencer was asked and has not answered.
     asked: bool,
@@ -209,6 +213,7 @@ impl Controller {
             retained: start.retained,
             refused: start.refused,
             persisted: HashMap::new(),
+            unsaved: HashMap::new(),
             pending: None,
             asked: false,
             failed: false,
@@ -285,8 +290,16 @@ impl Running {
         Ok(named.checkpoint)
     }
 
-    fn begun(&mut self, begun: Begun) {
+    fn begun(&mut self, mut begun: Begun) {
         self.asked = false;
+        let mut unsaved: HashMap<RelationId, Unsaved> = HashMap::new();
+        for (sink, new) in std::mem::take(&mut begun.sinks) {
+            let mut all = self.unsaved.remove(&sink).unwrap_or_default();
+            all.add(new.chunks());
+            unsaved.insert(sink, all);
+        }
+        // Others are gone.
+        self.unsaved = unsaved;
         let mut info = describe(begun.checkpoint, &begun.cut, &BTreeSet::new());
         info.status = "RUNNING";
         self.show(info);
@@ -384,8 +397,10 @@ impl Running {
 
     fn complete(&mut self, pending: Pending) -> Result<()> {
         let Pending { begun, started, parts, ended, pause } = pending;
-        let cut = self.cut_of(&begun, parts, &ended)?;
+        let mut cut = self.cut_of(&begun, parts, &ended)?;
         let controller = &self.controller;
+        let before = self.retained.first().map(|(_, cut)| cut.sinks.as_slice()).unwrap_or_default();
+        cut.sinks = written::write(&**controller.stores.root(), begun.checkpoint, before, &self.unsaved)?;
         let failpoints = controller.env.failpoints();
         failpoints.pass("checkpoint.manifest")?;
         let mut manifest = Manifest::new(GROUP, begun.checkpoint, "", Vec::new());
@@ -401,6 +416,7 @@ impl Running {
             head.complete(GROUP, named.clone(), controller.retained_max)
         };
         let released = lock(&controller.head).update(complete)?;
+        self.unsaved.values_mut().for_each(|unsaved| *unsaved = Unsaved::default());
         let before = self.retained.iter().flat_map(|(_, cut)| cut.parts()).collect();
         let mut info = describe(begun.checkpoint, &cut, &before);
         info.duration_millis = Some(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX));
@@ -496,8 +512,10 @@ impl Running {
                 let store = stores.store(job.relation, &stores.uri(Some(&job.state_uri))?)?;
                 parts.iter().try_for_each(|part| store.delete(part))?;
             }
-            let rows = cut.bad_rows.iter().filter_map(|bad| bad.rows.as_ref());
-            rows.chain([&named.manifest]).try_for_each(|part| stores.root().delete(&part.name))?;
+            let is_kept =
+                |part: &&Part| self.retained.iter().any(|(_, cut)| cut.root_parts().any(|kept| kept == *part));
+            let rest = cut.root_parts().filter(|part| !is_kept(part));
+            rest.chain([&named.manifest]).try_for_each(|part| stores.root().delete(&part.name))?;
         }
         refused.iter().try_for_each(|named| stores.root().delete(&named.manifest.name))
     }

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use arrow::ipc::reader::StreamReader;
 
 use super::cut::plan_of;
-use super::{BadRowsCut, Cut, GROUP, JobCut, Offsets, Start, StateStores, plan_mark};
+use super::{BadRowsCut, Cut, GROUP, JobCut, Offsets, Start, StateStores, plan_mark, written};
 use crate::engine::coordinator::{RelationKind, RelationSpec};
+use crate::engine::reading_order::ReadingOrder;
 use crate::exec::source::{Offset, SplitId};
 use crate::state::{Depth, Head, HeadCheckpoint, Manifest, Share, StateBackend, export_checkpoint, import, verify};
 use crate::types::{CheckpointId, Chunk, Error, RelationId, Result, SqlState, Time};
@@ -24,6 +25,10 @@ pub(crate) struct Restored {
     behind: HashMap<RelationId, SourceOffsets>,
     /// By external table.
     pub(crate) bad_rows: HashMap<RelationId, RestoredBadRows>,
+    /// In which order the splits of external tables whose rows are kept were read.
+    pub(crate) orders: HashMap<RelationId, ReadingOrder>,
+    /// What sinks into tables have written there.
+    pub(crate) written: HashMap<RelationId, Vec<Chunk>>,
 }
 
 /// Up to where splits were read, by external table.
@@ -112,7 +117,7 @@ fn sweep_root(stores: &StateStores, start: &Start) -> Result<()> {
             let parts = job.workers.iter().flat_map(|snapshot| snapshot.parts());
             needed.extend(parts.map(|part| format!("jobs/{}/{}", job.relation, part.name)));
         }
-        needed.extend(cut.bad_rows.iter().filter_map(|bad| bad.rows.as_ref()).map(|part| part.name.clone()));
+        needed.extend(cut.root_parts().map(|part| part.name.clone()));
     }
     let mut removed = 0;
     for object in stores.root().list("")? {
@@ -184,8 +189,15 @@ fn restore_cut(
         };
         bad_rows.insert(bad.table, RestoredBadRows { cut: bad.clone(), rows });
     }
+    let order = |(table, order)| Ok((*table, ReadingOrder::from_cut(order)?));
+    let orders = cut.orders.iter().map(order).collect::<Result<_>>()?;
+    let is_sink =
+        |id: RelationId| relations.iter().any(|spec| spec.id == id && matches!(spec.kind, RelationKind::Sink { .. }));
+    let sinks = cut.sinks.iter().filter(|cut| is_sink(cut.sink));
+    let written = sinks.map(|cut| Ok((cut.sink, written::read(&**stores.root(), &cut.parts)?)));
+    let written = written.collect::<Result<_>>()?;
     let offsets = source_offsets(&cut.offsets);
-    Ok(Restored { time: Time::from_millis(named.checkpoint.0), jobs, offsets, behind, bad_rows })
+    Ok(Restored { time: Time::from_millis(named.checkpoint.0), jobs, offsets, behind, bad_rows, orders, written })
 }
 
 fn source_offsets(offsets: &Offsets) -> SourceOffsets {
@@ -203,7 +215,7 @@ fn kept_jobs<'a>(cut: &'a Cut, relations: &'a [RelationSpec]) -> Result<Vec<(&'a
     let mut owners: HashMap<RelationId, RelationId> = HashMap::new();
     let external: HashSet<RelationId> = relations
         .iter()
-        .filter(|spec| matches!(spec.kind, RelationKind::External { .. }))
+        .filter(|spec| matches!(&spec.kind, RelationKind::External { key, .. } if key.is_empty()))
         .map(|spec| spec.id)
         .collect();
     let mut specs: Vec<&RelationSpec> = relations.iter().collect();

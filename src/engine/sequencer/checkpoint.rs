@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Batch, Sequencer};
 use crate::engine::checkpoints::{Begun, Cut, JobCut, Message, plan_mark};
 use crate::exec::{Barrier, WorkerCommand};
-use crate::types::{CheckpointId, Error, Result, SqlState};
+use crate::types::{CheckpointId, Error, Result};
 
 impl Sequencer {
     /// Cuts when there is something new, or `anyway`, and tells the controller.
@@ -28,14 +28,6 @@ impl Sequencer {
 
     fn cut(&mut self, batch: Batch, anyway: bool) -> Result<Option<(Begun, Barrier)>> {
         let Some((stores, controller)) = self.state.clone() else { return Ok(None) };
-        if let Some(name) = self.relations.without_cut() {
-            if !anyway {
-                return Ok(None);
-            }
-            return Err(Error::new(SqlState::ObjectNotReady, format!("{name} cannot be part of a checkpoint"))
-                .detail("What a table with a connector and a primary key, or a sink into a table, knows is not kept apart from the timeline.")
-                .hint("Drop it first, or go without: a restart replays the timeline."));
-        }
         let before = self.last_time();
         let is_new = anyway || self.changed || batch.is_urgent() || {
             let jobs = self.relations.to_capture(before)?;
@@ -56,6 +48,7 @@ impl Sequencer {
             (*table, splits.collect::<BTreeMap<_, _>>())
         });
         let mut cut = Cut { offsets: offsets.collect(), ..Cut::default() };
+        cut.orders = self.orders.iter().map(|(table, order)| (*table, order.cut())).collect();
         let mut bad_rows = Vec::new();
         for (table, bad) in &self.bad_rows {
             let (bad, rows) = bad.cut(*table);
@@ -85,6 +78,8 @@ impl Sequencer {
         };
         let workers = self.executor.workers();
         let on_sources_alone = self.relations.on_sources_alone();
-        Ok(Some((Begun { checkpoint, time, cut, bad_rows, members, on_sources_alone, workers }, barrier)))
+        let sinks = self.unsaved.iter_mut().map(|(sink, unsaved)| (*sink, std::mem::take(unsaved))).collect();
+        let begun = Begun { checkpoint, time, cut, bad_rows, sinks, members, on_sources_alone, workers };
+        Ok(Some((begun, barrier)))
     }
 }

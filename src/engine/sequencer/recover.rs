@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use super::{Sequencer, feed_input};
 use crate::engine::bad_rows::BadRows;
-use crate::engine::checkpoints::{Message, Start, restore};
+use crate::engine::checkpoints::{Message, Start, Unsaved, restore};
 use crate::engine::coordinator::{RelationKind, RelationSpec};
-use crate::engine::reading_order::ReadingOrder;
 use crate::engine::timeline::{Binding, Record};
 use crate::env::Step;
 use crate::exec::relation::lock;
@@ -36,7 +35,8 @@ impl Sequencer {
         let mut errors = self.bad_rows_of(&relations);
         for relation in &relations {
             if matches!(&relation.kind, RelationKind::External { key, .. } if !key.is_empty()) {
-                self.orders.insert(relation.id, ReadingOrder::default());
+                let known = self.restored.as_mut().and_then(|restored| restored.orders.remove(&relation.id));
+                self.orders.insert(relation.id, known.unwrap_or_default());
             }
         }
         let sinks: HashMap<RelationId, Arc<dyn Sink>> = relations
@@ -46,6 +46,14 @@ impl Sequencer {
                 _ => None,
             })
             .collect();
+        if self.state.is_some() {
+            self.unsaved = sinks.keys().map(|sink| (*sink, Unsaved::default())).collect();
+        }
+        for (id, chunks) in self.restored.iter().flat_map(|restored| &restored.written) {
+            if let Some(sink) = sinks.get(id) {
+                sink.recall(*id, chunks)?;
+            }
+        }
         let mut bindings: HashMap<RelationId, BTreeMap<SplitId, (Offset, Time)>> = HashMap::new();
         for (table, splits) in self.restored.iter().flat_map(|restored| &restored.offsets) {
             let splits = splits.iter().map(|(split, end)| (split.clone(), (*end, from)));
@@ -56,6 +64,9 @@ impl Sequencer {
             for (id, chunks) in &record.writes {
                 if let Some(sink) = sinks.get(id) {
                     sink.recall(*id, chunks)?;
+                }
+                if let Some(unsaved) = self.unsaved.get_mut(id) {
+                    unsaved.add(chunks);
                 }
             }
             record.writes.retain(|(table, _)| known.get(table).copied().unwrap_or(false));
