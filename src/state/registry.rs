@@ -144,7 +144,7 @@ impl Default for Registry {
         {
             registry.register(scheme, place, &CHANGELOG_PARAMETERS, |uri, context, store| {
                 let names = base_names(context);
-                changelog(uri, context, store, Box::new(MemoryBackend::new(Arc::clone(store), names, true)))
+                changelog(uri, context, store, Box::new(MemoryBackend::new(Arc::clone(store), names, true).whole()))
             });
         }
         for (scheme, place) in [("remote-read", Place::Bucket), ("disagg-local", Place::Process)] {

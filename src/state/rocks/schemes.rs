@@ -66,7 +66,8 @@ pub(in crate::state) fn remove_stale(uri: &StateUri, context: &BackendContext) -
         let entry = entry?;
         let name = entry.file_name();
         let life = name.to_str().and_then(|name| name.split('-').next()?.parse::<u64>().ok());
-        if life.is_some_and(|life| BackendContext::incarnation_of(life) < BackendContext::incarnation_of(context.life)) {
+        if life.is_some_and(|life| BackendContext::incarnation_of(life) < BackendContext::incarnation_of(context.life))
+        {
             std::fs::remove_dir_all(entry.path())?;
         }
     }
