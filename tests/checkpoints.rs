@@ -164,6 +164,86 @@ async fn state_moves_to_another_backend() {
     }
 }
 
+/// While statements run: other numbers of workers, and a view's state in other backends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_start_again_on_other_workers_and_backends() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().join("state");
+    let data = directory.path().join("data");
+    let mut random = StdRng::seed_from_u64(9);
+    let mut model = Model::new();
+    let mut database = Database::open(&data, 2, Env::system()).await;
+    create(&mut database, None).await;
+    database.run("CREATE TABLE kept (part bigint PRIMARY KEY, n bigint)").await;
+    database.run("CREATE SINK into_kept INTO kept AS SELECT part, n FROM per_part").await;
+    for round in 0..8 {
+        for _ in 0..4 {
+            let (statement, after) = change(&mut random, &model);
+            database.run(&statement).await;
+            model = after;
+        }
+        match round {
+            0 => database.run("ALTER SYSTEM SET workers = 4").await,
+            1 => {
+                database
+                    .run(&format!(
+                        "ALTER MATERIALIZED VIEW per_part SET (state_backend = 'rocksdb://{}')",
+                        place.display()
+                    ))
+                    .await
+            }
+            2 => database.run("ALTER SYSTEM SET workers TO 1").await,
+            3 => database.run("ALTER MATERIALIZED VIEW per_part SET (state_backend = 'changelog://')").await,
+            4 => database.run("PAUSE JOB quotients; ALTER SYSTEM SET workers = 3; RESUME JOB quotients").await,
+            5 => database.run("ALTER SYSTEM SET workers = 3").await,
+            6 => {
+                let text = database.run("SHOW CREATE MATERIALIZED VIEW per_part").await;
+                assert!(text[0][1].contains("WITH (state_backend = 'changelog://')"), "{text:?}");
+                database.engine.close().await;
+                database = Database::open(&data, 2, Env::system()).await;
+                Vec::new()
+            }
+            _ => database.run("FLUSH").await,
+        };
+        let (statement, after) = change(&mut random, &model);
+        database.run(&statement).await;
+        model = after;
+        database.run("FLUSH").await;
+        check(&mut database, &model, &format!("round {round}")).await;
+        let kept = database.run("SELECT part, n FROM kept ORDER BY part").await;
+        assert_eq!(kept, database.run("SELECT part, n FROM per_part ORDER BY part").await, "round {round}");
+        assert_eq!(place.exists(), round >= 1, "round {round}");
+    }
+    assert_eq!(
+        database.fail("ALTER MATERIALIZED VIEW t SET (state_backend = 'memory://')").await.code(),
+        SqlState::WrongObjectType
+    );
+    database.engine.close().await;
+}
+
+/// A job stops behind a savepoint that has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_stops_behind_a_savepoint() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = directory.path().join("savepoint");
+    let mut database = Database::open(&directory.path().join("first"), 2, Env::system()).await;
+    database.run("CREATE TABLE t (a int PRIMARY KEY)").await;
+    database.run("CREATE MATERIALIZED VIEW total AS SELECT sum(a) s FROM t; INSERT INTO t VALUES (1), (2)").await;
+    database.run(&format!("STOP JOB total WITH SAVEPOINT 'file://{}'", folder.display())).await;
+    assert_eq!(database.fail("SELECT s FROM total").await.code(), SqlState::ObjectNotReady);
+    database.run("INSERT INTO t VALUES (3); RESUME JOB total").await;
+    assert_eq!(database.run("SELECT s FROM total").await, [["6"]]);
+    database.run("STOP JOB total").await;
+    assert_eq!(database.fail("SELECT s FROM total").await.code(), SqlState::ObjectNotReady);
+    database.engine.close().await;
+    let begin = |config: &mut clink::engine::CheckpointConfig| config.restore_from = Some(folder.clone());
+    let data = directory.path().join("second");
+    let mut database = Database::open_with(&data, 1, Env::system(), begin).await.expect("opens");
+    assert_eq!(database.run("SELECT s FROM total").await, [["3"]]);
+    assert_eq!(restored_jobs(&mut database).await, 2);
+    database.engine.close().await;
+}
+
 /// The named places of a checkpoint, in order.
 const PLACES: [&str; 13] = [
     "timeline.begin_file",

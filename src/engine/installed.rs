@@ -1,6 +1,7 @@
 //! What runs: the relations that are installed, what stands on what, and how far each is.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::checkpoints::MemberJob;
@@ -121,11 +122,18 @@ pub(super) struct Relations {
     progress: Arc<Progress>,
     /// No read goes back before this time: the first after a restart.
     floor: Mutex<Time>,
+    /// All jobs are being started again.
+    restarting: AtomicBool,
 }
 
 impl Relations {
     pub(super) fn new(progress: Arc<Progress>) -> Relations {
-        Relations { installed: Mutex::default(), progress, floor: Mutex::new(Time::ZERO) }
+        Relations {
+            installed: Mutex::default(),
+            progress,
+            floor: Mutex::new(Time::ZERO),
+            restarting: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn progress(&self) -> &Progress {
@@ -138,6 +146,31 @@ impl Relations {
 
     pub(super) fn set_floor(&self, time: Time) {
         *lock(&self.floor) = time;
+    }
+
+    /// Whether all jobs are being started again: none is to be seen meanwhile.
+    pub(super) fn set_restarting(&self, restarting: bool) {
+        self.restarting.store(restarting, Ordering::Release);
+        self.progress.signal();
+    }
+
+    /// All of them, upstream first: what is not of a job comes before the jobs.
+    pub(super) fn specs(&self) -> Vec<RelationSpec> {
+        let installed = lock(&self.installed);
+        let all = installed.values().map(|relation| &relation.spec);
+        all.filter(|spec| !matches!(spec.kind, RelationKind::RowErrors)).cloned().collect()
+    }
+
+    /// The jobs that somebody stopped.
+    pub(super) fn paused(&self) -> Vec<RelationId> {
+        let installed = lock(&self.installed);
+        let is_paused = |relation: &&Installed| matches!(relation.shared.halt(), Some(Halt::Paused));
+        installed.values().filter(is_paused).map(|relation| relation.spec.id).collect()
+    }
+
+    /// The error for a relation that is not to be seen.
+    fn missing(&self) -> Error {
+        if self.restarting.load(Ordering::Acquire) { restarted() } else { gone() }
     }
 
     pub(super) fn insert(&self, relation: Installed) {
@@ -174,7 +207,7 @@ impl Relations {
     /// # Errors
     /// 42P01 when it is not installed.
     pub(super) fn pause(&self, id: RelationId) -> Result<()> {
-        lock(&self.installed).get(&id).ok_or_else(gone)?.shared.pause();
+        lock(&self.installed).get(&id).ok_or_else(|| self.missing())?.shared.pause();
         self.progress.signal();
         Ok(())
     }
@@ -185,7 +218,7 @@ impl Relations {
     /// 42P01 when it is not installed; 42809 when it keeps no rows.
     pub(super) fn kept(&self, id: RelationId) -> Result<(Arc<RelationShared>, Arc<Layout>)> {
         let installed = lock(&self.installed);
-        let relation = installed.get(&id).ok_or_else(gone)?;
+        let relation = installed.get(&id).ok_or_else(|| self.missing())?;
         let layout = relation.layout.as_ref().ok_or_else(|| {
             Error::new(SqlState::WrongObjectType, format!("{} keeps no rows", relation.spec.qualified_name))
                 .hint("Make a materialized view over it and read that.")
@@ -198,7 +231,7 @@ impl Relations {
     /// # Errors
     /// 42P01 when it is not installed.
     pub(super) fn source(&self, id: RelationId) -> Result<Option<SourceTable>> {
-        match &lock(&self.installed).get(&id).ok_or_else(gone)?.spec.kind {
+        match &lock(&self.installed).get(&id).ok_or_else(|| self.missing())?.spec.kind {
             RelationKind::External { source, .. } => Ok(Some(source.clone())),
             RelationKind::Table { .. }
             | RelationKind::View { .. }
@@ -446,6 +479,11 @@ fn failure(installed: &BTreeMap<RelationId, Installed>, id: RelationId) -> Optio
         open.extend(&relation.imports);
     }
     None
+}
+
+/// What a reader gets whose workers are others now.
+pub(super) fn restarted() -> Error {
+    Error::new(SqlState::SerializationFailure, "the jobs were started again meanwhile").hint("Run the statement again.")
 }
 
 /// What a reader gets whose relation was dropped.

@@ -11,6 +11,7 @@
 
 mod checkpoint;
 mod recover;
+mod restart;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,6 +60,8 @@ pub(super) enum Request {
     Uninstall { relations: Vec<RelationId>, answer: oneshot::Sender<Result<()>> },
     /// Start jobs that stopped again, with what stands on them, from the beginning.
     Resume { relations: Vec<RelationId>, answer: oneshot::Sender<Result<()>> },
+    /// Start all jobs again from a checkpoint that was just taken.
+    Restart { restart: Restart, answer: oneshot::Sender<Result<()>> },
     /// Tell once every feed, or those of some tables, has read its source to the end.
     AwaitFeeds { tables: Option<Vec<RelationId>>, answer: oneshot::Sender<()> },
     /// A feed has something to take.
@@ -69,6 +72,15 @@ pub(super) enum Request {
     ForgetTimeline { upto: Time },
     /// End the thread.
     Shutdown,
+}
+
+/// How jobs start again.
+#[derive(Clone, Debug)]
+pub(super) struct Restart {
+    /// On how many workers; `None`: as many as there are.
+    pub(super) workers: Option<usize>,
+    /// A job whose state moves to the backend of this URI.
+    pub(super) moves: Option<(RelationId, String)>,
 }
 
 pub(super) struct Sequencer {
@@ -106,6 +118,8 @@ pub(super) struct Sequencer {
     /// The jobs in the last cut.
     pub(super) in_cut: Vec<RelationId>,
     pub(super) waiting_for_feeds: Vec<FeedWaiter>,
+    /// Of the sink writer that was started last.
+    pub(super) last_generation: u64,
 }
 
 /// Somebody who waits for the feeds of some tables, or for all.
@@ -177,6 +191,12 @@ impl Sequencer {
                 Ok(Request::Resume { relations, answer }) => {
                     self.tick(std::mem::take(&mut batch));
                     let _ = answer.send(self.resume(&relations));
+                    batch.tick = true;
+                    feeds_may_give = true;
+                }
+                Ok(Request::Restart { restart, answer }) => {
+                    self.tick(std::mem::take(&mut batch));
+                    let _ = answer.send(self.restart(restart));
                     batch.tick = true;
                     feeds_may_give = true;
                 }
@@ -346,7 +366,8 @@ impl Sequencer {
 
     fn broadcast(&mut self, time: Time, inputs: Vec<FeedInput>) {
         self.executor.broadcast(&WorkerCommand::Tick { time, inputs: Arc::new(inputs) });
-        self.last_time.store(time.as_millis(), Ordering::Release);
+        // What is replayed is older than what was handed out.
+        self.last_time.fetch_max(time.as_millis(), Ordering::AcqRel);
         self.relations.progress().signal();
     }
 
@@ -526,8 +547,7 @@ impl Sequencer {
                 self.unsaved.entry(shared.id).or_default();
             }
             target.sink.recall(shared.id, &[])?;
-            // Greater than that of every writer before: times never go back.
-            let generation = as_of.as_millis().max(lock(&self.head).head().clock_bound_millis);
+            let generation = self.next_generation(as_of)?;
             let schema = Arc::clone(plan.schema());
             let sink = RunningSink::start(&target, schema, plan.append_only, generation, &shared, &self.relations)?;
             output = JobOutput::Sink(Arc::clone(&sink.queue));
@@ -543,6 +563,18 @@ impl Sequencer {
         let spec = JobSpec { plan, shared, as_of, imports, output, errors, state };
         self.executor.broadcast(&WorkerCommand::Create(Arc::new(spec)));
         Ok(())
+    }
+
+    /// The number of a sink's writer: greater than that of every one before, over restarts too.
+    fn next_generation(&mut self, as_of: Time) -> Result<u64> {
+        let mut head = lock(&self.head);
+        let bound = head.head().clock_bound_millis;
+        let generation = as_of.as_millis().max(bound).max(self.last_generation + 1);
+        if generation >= bound {
+            head.reserve(Time::from_millis(generation + 1))?;
+        }
+        self.last_generation = generation;
+        Ok(generation)
     }
 
     /// Where a job keeps its state: what it had at the checkpoint, or nothing yet.

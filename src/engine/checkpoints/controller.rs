@@ -11,7 +11,7 @@ use arrow::ipc::writer::StreamWriter;
 use tokio::sync::oneshot;
 
 use super::{Cut, GROUP, JobCut, StateStores, Unsaved, written};
-use crate::engine::installed::Relations;
+use crate::engine::installed::{Relations, restarted};
 use crate::engine::sequencer::{Request, stopping};
 use crate::env::Env;
 use crate::exec::Captured;
@@ -40,6 +40,8 @@ pub(crate) enum Message {
     NotBegun(Option<Error>),
     /// A job's part on one worker.
     Captured(Captured),
+    /// All jobs end now, to start again: what is under way is abandoned before the answer.
+    Restarting(Sender<()>),
     /// End the thread.
     Stop,
 }
@@ -263,6 +265,12 @@ impl Running {
                     self.answer(&reason.map_or(Ok(newest), Err));
                 }
                 Ok(Message::Captured(captured)) => self.captured(captured),
+                Ok(Message::Restarting(answer)) => {
+                    self.abandon(&restarted());
+                    self.persisted.clear();
+                    // The sequencer waits.
+                    let _ = answer.send(());
+                }
             }
             if self.pending.is_some() {
                 self.look();

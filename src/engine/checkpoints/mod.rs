@@ -44,7 +44,7 @@ pub(crate) use controller::CheckpointInfo;
 pub(super) use controller::{Begun, Checkpoints, Controller, MemberJob, Message, Start};
 pub(super) use cut::{BadBindingCut, BadRowsCut, Cut, JobCut, Offsets, plan_mark};
 use restore::is_ours;
-pub(super) use restore::{Restored, fresh, restore};
+pub(super) use restore::{Restored, fresh, restore, sweep};
 pub(super) use savepoint::begin_from;
 pub use savepoint::savepoint_folder;
 pub(super) use stores::StateStores;

@@ -48,7 +48,7 @@ pub(crate) struct RestoredBadRows {
     pub(crate) rows: Option<Vec<Chunk>>,
 }
 
-/// Finds and restores the newest checkpoint that is whole, and removes what no checkpoint needs.
+/// Finds and restores the newest checkpoint that is whole.
 ///
 /// # Errors
 /// XX001 when HEAD names checkpoints and none is whole; what is wrong with a store.
@@ -98,15 +98,18 @@ pub(crate) fn restore(
         (Some(found), None) => tracing::info!(checkpoint = %found.time, jobs = found.jobs.len(), "starting from"),
         (None, None) => {}
     }
-    sweep_root(stores, &start)?;
-    for job in start.retained.iter().flat_map(|(_, cut)| &cut.jobs) {
-        stores.remove_stale(job.relation, &stores.uri(Some(&job.state_uri))?)?;
-    }
     Ok((restored, start))
 }
 
-/// Removes what a crash left in the checkpoint folder. What damaged checkpoints name stays, to be looked at.
-fn sweep_root(stores: &StateStores, start: &Start) -> Result<()> {
+/// Removes what a crash left in the checkpoint folder, and working files of backends. What damaged checkpoints name stays,
+/// to be looked at.
+///
+/// # Errors
+/// When something cannot be read or removed.
+pub(crate) fn sweep(stores: &StateStores, start: &Start) -> Result<()> {
+    for job in start.retained.iter().flat_map(|(_, cut)| &cut.jobs) {
+        stores.remove_stale(job.relation, &stores.uri(Some(&job.state_uri))?)?;
+    }
     if !start.refused.is_empty() {
         return Ok(());
     }
