@@ -54,6 +54,8 @@ mod uri;
 
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod known_faults;
 
 pub use backend::{Capture, KeyRange, StateBackend, Values, Visit, VisitEntry, VisitUntil, WriteBatch};
 pub use changelog::{ChangelogBackend, ChangelogOptions};

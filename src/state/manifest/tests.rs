@@ -11,7 +11,7 @@ use super::*;
 use crate::env::Failpoints;
 
 /// A backend of each family.
-fn families() -> Vec<(&'static str, Box<dyn Subject>)> {
+pub(in crate::state) fn families() -> Vec<(&'static str, Box<dyn Subject>)> {
     type Open = dyn Fn(&std::path::Path, &Arc<dyn PartStore>, u64, Share) -> Box<dyn StateBackend>;
     let open = |family: &'static str| -> Box<Open> {
         Box::new(move |folder, store, life, share| {
