@@ -14,6 +14,7 @@ use crate::exec::ImportKind;
 use crate::exec::arrangement::Layout;
 use crate::exec::plan::{JobPlan, OperatorSpec, row_errors_schema};
 use crate::exec::relation::{Halt, Progress, RelationShared, lock};
+use crate::exec::sink::SinkMark;
 use crate::types::{Error, RelationId, Result, SqlState, Time};
 
 /// A relation that is installed.
@@ -110,6 +111,11 @@ impl Installed {
         !matches!(self.spec.kind, RelationKind::External { .. }) || self.layout.is_some()
     }
 
+    /// Its rows leave, and its writer can go on from where it was.
+    fn resumes(&self) -> bool {
+        matches!(&self.spec.kind, RelationKind::Sink { target, .. } if target.sink.resumes())
+    }
+
     /// The job's rows leave through this sink.
     pub(super) fn set_sink(&mut self, sink: RunningSink) {
         self.sink = Some(sink);
@@ -184,6 +190,26 @@ impl Relations {
             sink.queue.close();
         }
         Some(relation.spec)
+    }
+
+    /// Likewise, when a writer that can go on has ended: another is about to begin in its place.
+    pub(super) fn end(&self, id: RelationId) {
+        let relation = lock(&self.installed).remove(&id);
+        let resumes = relation.as_ref().is_some_and(Installed::resumes);
+        if let Some(sink) = relation.and_then(|relation| relation.sink) {
+            // One that begins anew comes after the former by itself, and may wait for the caller.
+            if resumes { sink.end() } else { sink.queue.close() }
+        }
+    }
+
+    /// Lets the writers of some jobs tell where they are at a time.
+    pub(super) fn mark_sinks(&self, jobs: &[RelationId], mark: impl Fn(RelationId) -> SinkMark) {
+        let installed = lock(&self.installed);
+        for (id, relation) in jobs.iter().filter_map(|id| Some((id, installed.get(id)?))) {
+            if let Some(sink) = &relation.sink {
+                sink.queue.mark(mark(*id));
+            }
+        }
     }
 
     /// All sinks that run, or those of them into tables, show every time up to `time`.
@@ -310,7 +336,7 @@ impl Relations {
         found
     }
 
-    /// The jobs that can be captured at a time: those whose rows are kept and that are whole. In order of their numbers.
+    /// The jobs that can be captured at a time: those whose rows are kept, or whose sink goes on, and that are whole. In order of their numbers.
     ///
     /// # Errors
     /// 55000 when an ordinary table is not among them.
@@ -318,7 +344,8 @@ impl Relations {
         let installed = lock(&self.installed);
         let mut found = Vec::new();
         for (id, relation) in installed.iter() {
-            if relation.layout.is_none() || matches!(relation.spec.kind, RelationKind::RowErrors) {
+            let keeps = relation.layout.is_some() || relation.resumes();
+            if !keeps || matches!(relation.spec.kind, RelationKind::RowErrors) {
                 continue;
             }
             let is_table = matches!(relation.spec.kind, RelationKind::Table { .. });
@@ -340,7 +367,8 @@ impl Relations {
                 _ => Some(*import),
             };
             let follows = relation.imports.iter().filter_map(job).collect();
-            let member = MemberJob { shared: Arc::clone(&relation.shared), follows, is_table };
+            let (shared, is_sink) = (Arc::clone(&relation.shared), relation.layout.is_none());
+            let member = MemberJob { shared, follows, is_table, is_sink };
             found.push((relation.spec.clone(), member));
         }
         Ok(found)
@@ -351,7 +379,9 @@ impl Relations {
         let installed = lock(&self.installed);
         let is_source = |id: &RelationId| installed.get(id).is_some_and(|relation| !relation.runs());
         let sources = |(id, relation): (&RelationId, &Installed)| match &relation.spec.kind {
-            RelationKind::View { .. } if !relation.imports.is_empty() && relation.imports.iter().all(is_source) => {
+            RelationKind::View { .. } | RelationKind::Sink { .. }
+                if !relation.imports.is_empty() && relation.imports.iter().all(is_source) =>
+            {
                 Some((*id, relation.imports.clone()))
             }
             RelationKind::External { key, .. } if !key.is_empty() => Some((*id, vec![*id])),

@@ -27,7 +27,7 @@ use super::coordinator::{RelationKind, RelationSpec, TableWrite};
 use super::feeds::{Bound, Extent, Feed, FeedSpec, Part, Taken, WakeOnce};
 use super::installed::{Installed, Relations};
 use super::reading_order::ReadingOrder;
-use super::sinks::RunningSink;
+use super::sinks::{RunningSink, SinkStart};
 use super::timeline::{Binding, Record, TimelineLog};
 use crate::catalog::errors_schema;
 use crate::env::Env;
@@ -547,9 +547,13 @@ impl Sequencer {
                 self.unsaved.entry(shared.id).or_default();
             }
             target.sink.recall(shared.id, &[])?;
-            let generation = self.next_generation(as_of)?;
+            let position = self.restored.as_mut().and_then(|restored| restored.positions.remove(&shared.id));
+            let from = match position {
+                Some(position) => SinkStart::At(position),
+                None => SinkStart::Anew { generation: self.next_generation(as_of)? },
+            };
             let schema = Arc::clone(plan.schema());
-            let sink = RunningSink::start(&target, schema, plan.append_only, generation, &shared, &self.relations)?;
+            let sink = RunningSink::start(&target, schema, plan.append_only, from, &shared, &self.relations)?;
             output = JobOutput::Sink(Arc::clone(&sink.queue));
             installed.set_sink(sink);
         }
@@ -580,7 +584,7 @@ impl Sequencer {
     /// Where a job keeps its state: what it had at the checkpoint, or nothing yet.
     fn state_of(&mut self, relation: &RelationSpec) -> Result<Option<JobState>> {
         let Some((stores, _)) = &self.state else { return Ok(None) };
-        if matches!(relation.kind, RelationKind::Sink { .. }) {
+        if matches!(&relation.kind, RelationKind::Sink { target, .. } if !target.sink.resumes()) {
             return Ok(None);
         }
         if let Some(backends) = self.restored.as_mut().and_then(|restored| restored.jobs.remove(&relation.id)) {

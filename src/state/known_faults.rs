@@ -206,9 +206,8 @@ fn stamps_of_all_inputs_survive_a_merge() {
 #[test]
 fn operator_numbers_are_the_same_in_every_build() {
     let hash = |text: &str| {
-        text.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        })
+        text.bytes()
+            .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
     };
     assert_eq!(OperatorId::of("public.v", "root").as_u64(), hash("view/public.v/root"));
     assert_eq!(KeyGroup::of(b"ada").index() as u64, hash("ada") % KEY_GROUPS as u64);

@@ -16,6 +16,7 @@ use crate::engine::sequencer::{Request, stopping};
 use crate::env::Env;
 use crate::exec::Captured;
 use crate::exec::relation::{RelationShared, lock};
+use crate::exec::sink::SinkPosition;
 use crate::state::{Head, HeadCheckpoint, HeadFile, Manifest, Part, Snapshot, released_parts};
 use crate::types::{CheckpointId, Chunk, Error, RelationId, Result, SqlState, Time};
 
@@ -40,6 +41,8 @@ pub(crate) enum Message {
     NotBegun(Option<Error>),
     /// A job's part on one worker.
     Captured(Captured),
+    /// Where a sink's writer was at the cut.
+    Written { checkpoint: CheckpointId, sink: RelationId, position: Result<SinkPosition> },
     /// All jobs end now, to start again: what is under way is abandoned before the answer.
     Restarting(Sender<()>),
     /// End the thread.
@@ -81,6 +84,8 @@ pub(crate) struct MemberJob {
     pub(crate) follows: Vec<RelationId>,
     /// Its rows are nowhere else.
     pub(crate) is_table: bool,
+    /// Its rows leave: its writer tells where it is.
+    pub(crate) is_sink: bool,
 }
 
 /// A checkpoint as people see it.
@@ -265,6 +270,7 @@ impl Running {
                     self.answer(&reason.map_or(Ok(newest), Err));
                 }
                 Ok(Message::Captured(captured)) => self.captured(captured),
+                Ok(Message::Written { checkpoint, sink, position }) => self.written(checkpoint, sink, position),
                 Ok(Message::Restarting(answer)) => {
                     self.abandon(&restarted());
                     self.persisted.clear();
@@ -359,12 +365,27 @@ impl Running {
         }
     }
 
+    fn written(&mut self, checkpoint: CheckpointId, sink: RelationId, position: Result<SinkPosition>) {
+        let Some(pending) = self.pending.as_mut().filter(|p| p.begun.checkpoint == checkpoint) else { return };
+        match position {
+            Ok(position) => {
+                let jobs = &mut pending.begun.cut.jobs;
+                jobs.iter_mut()
+                    .filter(|job| job.relation == sink)
+                    .for_each(|job| job.position = Some(position.clone()));
+            }
+            Err(error) => self.abandon(&error),
+        }
+    }
+
     /// Leaves out jobs that ended, and completes the checkpoint when all others are there.
     fn look(&mut self) {
         let Some(pending) = &mut self.pending else { return };
         let mut all = true;
-        for (member, parts) in pending.begun.members.iter().zip(&pending.parts) {
-            if parts.iter().all(Option::is_some) || pending.ended.contains(&member.shared.id) {
+        let jobs = pending.begun.members.iter().zip(&pending.parts).zip(&pending.begun.cut.jobs);
+        for ((member, parts), job) in jobs {
+            let is_there = parts.iter().all(Option::is_some) && (!member.is_sink || job.position.is_some());
+            if is_there || pending.ended.contains(&member.shared.id) {
                 continue;
             }
             if self.controller.relations.still_runs(&member.shared) {

@@ -6,6 +6,7 @@ use crate::engine::coordinator::{RelationKind, RelationSpec};
 use crate::engine::reading_order::OrderCut;
 use crate::exec::JobSpec;
 use crate::exec::plan::{JobPlan, OperatorSpec, RankSpec, Show};
+use crate::exec::sink::SinkPosition;
 use crate::exec::source::Offset;
 use crate::state::{Part, Snapshot};
 use crate::types::{Error, RelationId, Result, fnv1a};
@@ -47,6 +48,9 @@ pub(crate) struct JobCut {
     /// is that of an earlier checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) behind: Option<Offsets>,
+    /// Where what its sink wrote ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) position: Option<SinkPosition>,
 }
 
 /// The rows of one external table that could not be read.
@@ -139,6 +143,7 @@ pub(crate) fn plan_of(relation: &RelationSpec) -> Option<JobPlan> {
         RelationKind::External { source, key } if !key.is_empty() => {
             Some(JobSpec::latest_plan(relation.id, source.source.schema(), key.clone()))
         }
+        RelationKind::Sink { plan, target, .. } if target.sink.resumes() => Some(plan.as_ref().clone()),
         RelationKind::External { .. } | RelationKind::RowErrors | RelationKind::Sink { .. } => None,
     }
 }

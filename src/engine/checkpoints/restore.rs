@@ -9,6 +9,7 @@ use super::cut::plan_of;
 use super::{BadRowsCut, Cut, GROUP, JobCut, Offsets, Start, StateStores, plan_mark, written};
 use crate::engine::coordinator::{RelationKind, RelationSpec};
 use crate::engine::reading_order::ReadingOrder;
+use crate::exec::sink::SinkPosition;
 use crate::exec::source::{Offset, SplitId};
 use crate::state::{Depth, Head, HeadCheckpoint, Manifest, Share, StateBackend, export_checkpoint, import, verify};
 use crate::types::{CheckpointId, Chunk, Error, RelationId, Result, SqlState, Time};
@@ -29,6 +30,8 @@ pub(crate) struct Restored {
     pub(crate) orders: HashMap<RelationId, ReadingOrder>,
     /// What sinks into tables have written there.
     pub(crate) written: HashMap<RelationId, Vec<Chunk>>,
+    /// Where what sinks of restored jobs wrote ends.
+    pub(crate) positions: HashMap<RelationId, SinkPosition>,
 }
 
 /// Up to where splits were read, by external table.
@@ -164,8 +167,9 @@ fn restore_cut(
         verify(&*store, &parts, Depth::Checksums)
             .map_err(|error| error.detail(format!("It is part of the state of {}.", job.name)))?;
     }
-    let (mut jobs, mut behind) = (HashMap::new(), HashMap::new());
+    let (mut jobs, mut behind, mut positions) = (HashMap::new(), HashMap::new(), HashMap::new());
     for (spec, job) in kept {
+        positions.extend(job.position.clone().map(|position| (job.relation, position)));
         behind.extend(job.behind.as_ref().map(|offsets| (job.relation, source_offsets(offsets))));
         jobs.insert(job.relation, restore_job(stores, spec, job, named.checkpoint, workers)?);
     }
@@ -200,7 +204,16 @@ fn restore_cut(
     let written = sinks.map(|cut| Ok((cut.sink, written::read(&**stores.root(), &cut.parts)?)));
     let written = written.collect::<Result<_>>()?;
     let offsets = source_offsets(&cut.offsets);
-    Ok(Restored { time: Time::from_millis(named.checkpoint.0), jobs, offsets, behind, bad_rows, orders, written })
+    Ok(Restored {
+        time: Time::from_millis(named.checkpoint.0),
+        jobs,
+        offsets,
+        behind,
+        bad_rows,
+        orders,
+        written,
+        positions,
+    })
 }
 
 fn source_offsets(offsets: &Offsets) -> SourceOffsets {
@@ -224,11 +237,16 @@ fn kept_jobs<'a>(cut: &'a Cut, relations: &'a [RelationSpec]) -> Result<Vec<(&'a
     let mut specs: Vec<&RelationSpec> = relations.iter().collect();
     specs.sort_by_key(|spec| spec.id);
     for spec in specs {
-        if let RelationKind::View { errors: Some(errors), .. } = &spec.kind {
+        if let RelationKind::View { errors: Some(errors), .. } | RelationKind::Sink { errors: Some(errors), .. } =
+            &spec.kind
+        {
             owners.insert(*errors, spec.id);
         }
         let Some(plan) = plan_of(spec) else { continue };
         let Some(job) = cut.jobs.iter().find(|job| job.relation == spec.id) else { continue };
+        if matches!(spec.kind, RelationKind::Sink { .. }) && job.position.is_none() {
+            continue;
+        }
         if plan_mark(spec).as_ref() != Some(&job.plan) {
             if matches!(spec.kind, RelationKind::Table { .. }) {
                 return Err(Error::new(

@@ -50,6 +50,8 @@ pub(super) fn write(
             .hint("Name a folder that does not exist yet."));
     }
     let mut cut = cut.clone();
+    // Where a sink's files end says nothing elsewhere: it begins anew.
+    cut.jobs.retain(|job| job.position.is_none());
     for job in &mut cut.jobs {
         let from = stores.store(job.relation, &stores.uri(Some(&job.state_uri))?)?;
         let state = export_checkpoint(&from, &job.workers, &stores.scratch())?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Batch, Sequencer};
 use crate::engine::checkpoints::{Begun, Cut, JobCut, Message, plan_mark};
+use crate::exec::sink::SinkMark;
 use crate::exec::{Barrier, WorkerCommand};
 use crate::types::{CheckpointId, Error, Result};
 
@@ -16,6 +17,14 @@ impl Sequencer {
             Ok(Some((begun, barrier))) => {
                 // The controller knows of the checkpoint before anything of it comes; it is gone when the server stops.
                 let _ = controller.send(Message::Begun(Box::new(begun)));
+                let (checkpoint, time) = (barrier.checkpoint, barrier.time);
+                self.relations.mark_sinks(&barrier.jobs, |sink| {
+                    let controller = controller.clone();
+                    let told = move |position| {
+                        let _ = controller.send(Message::Written { checkpoint, sink, position });
+                    };
+                    SinkMark { time, answer: Box::new(told) }
+                });
                 self.executor.broadcast(&WorkerCommand::Barrier(Arc::new(barrier)));
                 return;
             }
@@ -60,7 +69,15 @@ impl Sequencer {
             let plan = plan_mark(&spec).ok_or_else(|| Error::internal("a job without a plan keeps state"))?;
             let state_uri = stores.uri(spec.state_backend())?.to_string();
             let (relation, name) = (spec.id, spec.qualified_name);
-            cut.jobs.push(JobCut { relation, name, plan, state_uri, workers: Vec::new(), behind: None });
+            cut.jobs.push(JobCut {
+                relation,
+                name,
+                plan,
+                state_uri,
+                workers: Vec::new(),
+                behind: None,
+                position: None,
+            });
             members.push(member);
         }
         let checkpoint = CheckpointId(time.as_millis());

@@ -39,7 +39,7 @@ impl Sequencer {
         self.feeds.clear();
         // Dependents have greater numbers than what they depend on.
         for spec in specs.iter().rev() {
-            self.relations.remove(spec.id);
+            self.relations.end(spec.id);
         }
         self.errors.clear();
         self.in_cut.clear();
