@@ -336,7 +336,8 @@ impl Relations {
         found
     }
 
-    /// The jobs that can be captured at a time: those whose rows are kept, or whose sink goes on, and that are whole. In order of their numbers.
+    /// The jobs that can be captured at a time: those whose rows are kept, or whose sink goes on, and that are whole. In
+    /// order of their numbers.
     ///
     /// # Errors
     /// 55000 when an ordinary table is not among them.

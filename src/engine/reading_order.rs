@@ -90,7 +90,7 @@ impl ReadingOrder {
             let reading = match splits.entry(split) {
                 std::collections::hash_map::Entry::Occupied(reading) => reading.into_mut(),
                 std::collections::hash_map::Entry::Vacant(place) => {
-                    let from = self.from.get(*split).copied().unwrap_or_default();
+                    let from = self.from.get(split).copied().unwrap_or_default();
                     place.insert(OpenSplit { reader: open(split, from, end)?, rest: None })
                 }
             };

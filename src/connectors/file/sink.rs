@@ -518,7 +518,7 @@ mod tests {
         let path = dir.path().join("out.csv");
         let into_file = sink(&path, &[("format", "csv")]).expect("a sink");
         let mut writer = into_file.open("j", 1).expect("open");
-        let mut write = |writer: &mut Box<dyn SinkWriter>, value: i64| {
+        let write = |writer: &mut Box<dyn SinkWriter>, value: i64| {
             writer.write(Time::from_millis(1), &chunks(&[value], &[1])).expect("written");
         };
         write(&mut writer, 1);

@@ -196,8 +196,8 @@ fn restore_cut(
         };
         bad_rows.insert(bad.table, RestoredBadRows { cut: bad.clone(), rows });
     }
-    let order = |(table, order)| Ok((*table, ReadingOrder::from_cut(order)?));
-    let orders = cut.orders.iter().map(order).collect::<Result<_>>()?;
+    let orders = cut.orders.iter().map(|(table, order)| Ok((*table, ReadingOrder::from_cut(order)?)));
+    let orders = orders.collect::<Result<_>>()?;
     let is_sink =
         |id: RelationId| relations.iter().any(|spec| spec.id == id && matches!(spec.kind, RelationKind::Sink { .. }));
     let sinks = cut.sinks.iter().filter(|cut| is_sink(cut.sink));
