@@ -30,7 +30,12 @@ install_missing() {
     done
     # Debian ships the module without its installer; only a full venv has pip.
     python3 -c 'import ensurepip' 2>/dev/null || packages+=(python3-venv)
-    ((${#packages[@]} == 0)) && return 0
+    ((${#packages[@]} == 0)) || install_packages "${packages[@]}"
+}
+
+# Installs Debian packages: PACKAGE …
+install_packages() {
+    local packages=("$@")
     command -v apt-get >/dev/null || die "please install: ${packages[*]} (there is no apt-get to do it)"
     local sudo=()
     if ((EUID != 0)); then
@@ -61,10 +66,51 @@ make_node() {
         die "could not install the packages pg and pg-copy-streams of node"
 }
 
+# RocksDB's C++ code as a static library below the user's cache, built once: eight minutes of one core. Tells cargo where
+# it lies, so that no target folder builds it again.
+rocksdb_library() {
+    local version folder build
+    version=$(sed -n '/^name = "librocksdb-sys"$/{n;s/^version = "\(.*\)"$/\1/p}' "$ROOT/Cargo.lock")
+    [[ -n $version ]] || die "Cargo.lock names no librocksdb-sys"
+    folder="$CACHE/clink-rocksdb/$version"
+    # The bindings are generated at each cold build, which takes libclang and its headers.
+    compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null && compgen -G '/usr/lib/llvm-*/lib/clang/*/include' >/dev/null ||
+        install_packages libclang1-14 libclang-common-14-dev
+    command -v c++ >/dev/null || install_packages g++
+    if [[ ! -f $folder/librocksdb.a ]]; then
+        command -v cargo >/dev/null || die "the Rust toolchain is missing: see https://rustup.rs"
+        say "building RocksDB; this takes about 8 to 15 minutes, once"
+        build="$folder/build"
+        rm -rf "$build"
+        mkdir -p "$build/src"
+        : >"$build/src/lib.rs"
+        cp "$ROOT/Cargo.lock" "$build/"
+        cat >"$build/Cargo.toml" <<EOF
+[package]
+name = "clink-rocksdb"
+edition = "2024"
+[dependencies]
+librocksdb-sys = { version = "=${version%%+*}", default-features = false, features = ["bindgen-runtime", "lz4", "zstd"] }
+[profile.dev.package."*"]
+opt-level = 2
+debug = false
+[workspace]
+EOF
+        (cd "$build" && env -u ROCKSDB_LIB_DIR -u ROCKSDB_STATIC CARGO_TARGET_DIR="$build/target" \
+            timeout 7200 cargo build) >&2 || die "RocksDB could not be built"
+        cp "$build"/target/debug/build/librocksdb-sys-*/out/librocksdb.a "$folder/librocksdb.a.part" ||
+            die "the build of RocksDB left no library"
+        mv "$folder/librocksdb.a.part" "$folder/librocksdb.a"
+        rm -rf "$build"
+    fi
+    export ROCKSDB_LIB_DIR="$folder" ROCKSDB_STATIC=1
+}
+
 # Builds the binary unless CLINK_BIN names one, and exports CLINK_BIN.
 build_binary() {
     if [[ -z ${CLINK_BIN:-} ]]; then
         command -v cargo >/dev/null || die "the Rust toolchain is missing: see https://rustup.rs, or set CLINK_BIN"
+        rocksdb_library
         if [[ ! -x $CARGO_TARGET_DIR/debug/clink ]]; then
             say "building clink; from nothing this takes about 15 to 30 minutes on two cores"
         fi

@@ -83,16 +83,24 @@ async fn restored_jobs(database: &mut Database) -> usize {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_backend_goes_on_from_a_checkpoint_on_any_number_of_workers() {
-    for scheme in
-        ["memory://", "memory+sharded://", "file", "changelog://?upload_bytes=200", "changelog+file", "disagg-local://"]
-    {
+    for scheme in [
+        "memory://",
+        "memory+sharded://",
+        "file",
+        "changelog://?upload_bytes=200",
+        "changelog+file",
+        "disagg-local://",
+        "rocksdb",
+        "changelog+rocksdb",
+    ] {
         let directory = tempfile::tempdir().expect("a directory");
         let place = directory.path().join("state");
         let uri = if scheme.contains(':') { scheme.to_owned() } else { format!("{scheme}://{}", place.display()) };
         let mut random = StdRng::seed_from_u64(5);
         let mut model = Model::new();
         let mut checkpointed = false;
-        for life in 0..steps(5, 40) {
+        let lives = if scheme.contains("rocksdb") { steps(3, 20) } else { steps(5, 40) };
+        for life in 0..lives {
             let workers = [1, 4, 3, 2][life % 4];
             let set = |config: &mut clink::engine::CheckpointConfig| {
                 config.state_backend = uri.clone();
@@ -154,6 +162,86 @@ async fn state_moves_to_another_backend() {
         check(&mut database, &model, uri).await;
         database.engine.close().await;
     }
+}
+
+/// While statements run: other numbers of workers, and a view's state in other backends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn jobs_start_again_on_other_workers_and_backends() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = directory.path().join("state");
+    let data = directory.path().join("data");
+    let mut random = StdRng::seed_from_u64(9);
+    let mut model = Model::new();
+    let mut database = Database::open(&data, 2, Env::system()).await;
+    create(&mut database, None).await;
+    database.run("CREATE TABLE kept (part bigint PRIMARY KEY, n bigint)").await;
+    database.run("CREATE SINK into_kept INTO kept AS SELECT part, n FROM per_part").await;
+    for round in 0..8 {
+        for _ in 0..4 {
+            let (statement, after) = change(&mut random, &model);
+            database.run(&statement).await;
+            model = after;
+        }
+        match round {
+            0 => database.run("ALTER SYSTEM SET workers = 4").await,
+            1 => {
+                database
+                    .run(&format!(
+                        "ALTER MATERIALIZED VIEW per_part SET (state_backend = 'rocksdb://{}')",
+                        place.display()
+                    ))
+                    .await
+            }
+            2 => database.run("ALTER SYSTEM SET workers TO 1").await,
+            3 => database.run("ALTER MATERIALIZED VIEW per_part SET (state_backend = 'changelog://')").await,
+            4 => database.run("PAUSE JOB quotients; ALTER SYSTEM SET workers = 3; RESUME JOB quotients").await,
+            5 => database.run("ALTER SYSTEM SET workers = 3").await,
+            6 => {
+                let text = database.run("SHOW CREATE MATERIALIZED VIEW per_part").await;
+                assert!(text[0][1].contains("WITH (state_backend = 'changelog://')"), "{text:?}");
+                database.engine.close().await;
+                database = Database::open(&data, 2, Env::system()).await;
+                Vec::new()
+            }
+            _ => database.run("FLUSH").await,
+        };
+        let (statement, after) = change(&mut random, &model);
+        database.run(&statement).await;
+        model = after;
+        database.run("FLUSH").await;
+        check(&mut database, &model, &format!("round {round}")).await;
+        let kept = database.run("SELECT part, n FROM kept ORDER BY part").await;
+        assert_eq!(kept, database.run("SELECT part, n FROM per_part ORDER BY part").await, "round {round}");
+        assert_eq!(place.exists(), round >= 1, "round {round}");
+    }
+    assert_eq!(
+        database.fail("ALTER MATERIALIZED VIEW t SET (state_backend = 'memory://')").await.code(),
+        SqlState::WrongObjectType
+    );
+    database.engine.close().await;
+}
+
+/// A job stops behind a savepoint that has it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_stops_behind_a_savepoint() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let folder = directory.path().join("savepoint");
+    let mut database = Database::open(&directory.path().join("first"), 2, Env::system()).await;
+    database.run("CREATE TABLE t (a int PRIMARY KEY)").await;
+    database.run("CREATE MATERIALIZED VIEW total AS SELECT sum(a) s FROM t; INSERT INTO t VALUES (1), (2)").await;
+    database.run(&format!("STOP JOB total WITH SAVEPOINT 'file://{}'", folder.display())).await;
+    assert_eq!(database.fail("SELECT s FROM total").await.code(), SqlState::ObjectNotReady);
+    database.run("INSERT INTO t VALUES (3); RESUME JOB total").await;
+    assert_eq!(database.run("SELECT s FROM total").await, [["6"]]);
+    database.run("STOP JOB total").await;
+    assert_eq!(database.fail("SELECT s FROM total").await.code(), SqlState::ObjectNotReady);
+    database.engine.close().await;
+    let begin = |config: &mut clink::engine::CheckpointConfig| config.restore_from = Some(folder.clone());
+    let data = directory.path().join("second");
+    let mut database = Database::open_with(&data, 1, Env::system(), begin).await.expect("opens");
+    assert_eq!(database.run("SELECT s FROM total").await, [["3"]]);
+    assert_eq!(restored_jobs(&mut database).await, 2);
+    database.engine.close().await;
 }
 
 /// The named places of a checkpoint, in order.
@@ -381,6 +469,83 @@ async fn files_that_were_read_may_go() {
     database.run("FLUSH").await;
     assert_eq!(database.run("SELECT k, v, n FROM sums ORDER BY k").await, sums("111", "3"));
     assert_eq!(database.run("SELECT count(*) FROM bad").await, [["3"]]);
+    database.engine.close().await;
+}
+
+/// A table with a connector and a key, and sinks into tables: what they know is in the checkpoint, in the order in which it
+/// came, and nothing of it is read or written twice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keyed_sources_and_sinks_into_tables_go_on() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let input = directory.path().join("input");
+    std::fs::create_dir(&input).expect("made");
+    let append = |name: &str, rows: &[(i64, i64)]| {
+        use std::io::Write as _;
+        let file = std::fs::OpenOptions::new().create(true).append(true).open(input.join(name));
+        let lines: String = rows.iter().map(|(k, v)| format!("{{\"k\":{k},\"v\":{v}}}\n")).collect();
+        file.and_then(|mut file| file.write_all(lines.as_bytes())).expect("written");
+    };
+    append("a.ndjson", &[(1, 10), (2, 20)]);
+    let data = directory.path().join("data");
+    let set = |config: &mut clink::engine::CheckpointConfig| config.retained = 1;
+    let mut database = Database::open_with(&data, 2, Env::system(), set).await.expect("opens");
+    database
+        .run(&format!(
+            "CREATE TABLE newest (k int PRIMARY KEY, v int) WITH (connector = 'file', path = '{}/*.ndjson', \
+             format = 'json', mode = 'follow')",
+            input.display()
+        ))
+        .await;
+    database.run("CREATE TABLE typed (k int, v int) APPEND ONLY").await;
+    database.run("CREATE MATERIALIZED VIEW total AS SELECT count(*) n, sum(v) v FROM newest").await;
+    database.run("CREATE TABLE log (k int, v int); CREATE TABLE kept (k int PRIMARY KEY, v int)").await;
+    database.run("CREATE SINK into_log INTO log FROM typed; CREATE SINK into_kept INTO kept FROM newest").await;
+    // The order of the two files decides, and it is no longer to be seen in them.
+    database.run("INSERT INTO typed VALUES (1, 1), (1, 1); FLUSH").await;
+    append("b.ndjson", &[(1, 11), (3, 30)]);
+    database.run("FLUSH").await;
+    append("a.ndjson", &[(2, 21), (3, 31)]);
+    database.run("FLUSH; CHECKPOINT").await;
+    append("b.ndjson", &[(2, 22)]);
+    database.run("INSERT INTO typed VALUES (2, 2); FLUSH").await;
+    append("a.ndjson", &[(1, 12)]);
+    database.run("FLUSH").await;
+    let rows = |rows: &[(i64, i64)]| -> Vec<Vec<String>> {
+        rows.iter().map(|(k, v)| vec![k.to_string(), v.to_string()]).collect()
+    };
+    let mut expected = vec![(1, 12), (2, 22), (3, 31)];
+    let mut logged = vec![(1, 1), (1, 1), (2, 2)];
+    for life in 0..4 {
+        database.engine.close().await;
+        database = Database::open_with(&data, 1 + life % 3, Env::system(), set).await.expect("opens");
+        // newest, typed, total, log, kept: and no errors relation, since nothing was wrong.
+        let restored = restored_jobs(&mut database).await;
+        assert!(restored >= 5, "life {life}: {restored}");
+        database.run("FLUSH").await;
+        let sum: i64 = expected.iter().map(|(_, v)| v).sum();
+        assert_eq!(database.run("SELECT k, v FROM newest ORDER BY k").await, rows(&expected), "life {life}");
+        assert_eq!(database.run("SELECT n, v FROM total").await, rows(&[(expected.len() as i64, sum)]), "life {life}");
+        assert_eq!(database.run("SELECT k, v FROM kept ORDER BY k").await, rows(&expected), "life {life}");
+        assert_eq!(database.run("SELECT k, v FROM log ORDER BY k, v").await, rows(&logged), "life {life}");
+        if life > 0 {
+            let key = 10 + life as i64;
+            append(if life % 2 == 0 { "a.ndjson" } else { "b.ndjson" }, &[(3, key), (key, 1)]);
+            database.run(&format!("INSERT INTO typed VALUES ({key}, 0); FLUSH")).await;
+            expected[2] = (3, key);
+            expected.push((key, 1));
+            logged.push((key, 0));
+            if life == 2 {
+                database.run("RESUME JOB into_log; RESUME JOB into_kept; FLUSH").await;
+            }
+            if life != 1 {
+                database.run("CHECKPOINT").await;
+            }
+        }
+        if life == 2 {
+            // What the checkpoint has need not be read again: neither by the table nor by its views.
+            std::fs::remove_file(input.join("a.ndjson")).expect("removed");
+        }
+    }
     database.engine.close().await;
 }
 

@@ -17,6 +17,7 @@
 //! {"version":1,"op":"create","id":7,"schema":"public","name":"v","kind":"materialized_view",
 //!  "depends_on":[3],"text":"CREATE MATERIALIZED VIEW ..."}      kind: table, view, materialized_view, sink
 //!                                                               "errors":8 when it has an errors relation
+//! {"version":1,"op":"alter", …}                                 as create: what the object is from now on
 //! {"version":1,"op":"create_schema","schema":"s"}
 //! {"version":1,"op":"drop","ids":[3,7],"schemas":[]}            a whole DROP ... CASCADE is one record
 //! ```
@@ -52,6 +53,8 @@ const FORMAT_VERSION: u32 = 1;
 pub enum Change {
     /// A relation is there from now on.
     Create(ObjectRecord),
+    /// A relation that is there has another text.
+    Alter(ObjectRecord),
     /// A schema is there from now on.
     CreateSchema {
         /// Its name.
@@ -87,6 +90,19 @@ pub struct ObjectRecord {
 }
 
 impl ObjectRecord {
+    /// What the log keeps of an object.
+    pub fn of(object: &Object) -> ObjectRecord {
+        ObjectRecord {
+            id: object.id,
+            schema: object.schema.clone(),
+            name: object.name.clone(),
+            kind: object.kind,
+            depends_on: object.depends_on.clone(),
+            text: object.text.clone(),
+            errors: object.errors,
+        }
+    }
+
     /// The object, with what its text means.
     pub fn into_object(self, definition: Definition) -> Object {
         Object {

@@ -43,6 +43,7 @@ impl CatalogStore {
                     highest = highest.max(record.id.0).max(record.errors.map_or(0, |errors| errors.0));
                     records.insert(record.id, record.clone());
                 }
+                Change::Alter(record) => drop(records.insert(record.id, record.clone())),
                 Change::Drop { ids, .. } => records.retain(|id, _| !ids.contains(id)),
                 Change::CreateSchema { .. } => {}
             }
@@ -67,16 +68,7 @@ impl CatalogStore {
 
     /// Shows an object that the log already has.
     pub fn restore(&self, object: Object) {
-        let record = ObjectRecord {
-            id: object.id,
-            schema: object.schema.clone(),
-            name: object.name.clone(),
-            kind: object.kind,
-            depends_on: object.depends_on.clone(),
-            text: object.text.clone(),
-            errors: object.errors,
-        };
-        self.show(&Change::Create(record), Some(Arc::new(object)));
+        self.show(&Change::Create(ObjectRecord::of(&object)), Some(Arc::new(object)));
     }
 
     /// Makes an object durable and shows it. Blocks on the disk.
@@ -84,16 +76,15 @@ impl CatalogStore {
     /// # Errors
     /// As [`CatalogLog::append`].
     pub fn create(&self, object: Object) -> Result<()> {
-        let record = ObjectRecord {
-            id: object.id,
-            schema: object.schema.clone(),
-            name: object.name.clone(),
-            kind: object.kind,
-            depends_on: object.depends_on.clone(),
-            text: object.text.clone(),
-            errors: object.errors,
-        };
-        self.apply(&Change::Create(record), Some(Arc::new(object)))
+        self.apply(&Change::Create(ObjectRecord::of(&object)), Some(Arc::new(object)))
+    }
+
+    /// Makes another text of an object durable and shows it. Blocks on the disk.
+    ///
+    /// # Errors
+    /// As [`CatalogLog::append`].
+    pub fn alter(&self, object: Object) -> Result<()> {
+        self.apply(&Change::Alter(ObjectRecord::of(&object)), Some(Arc::new(object)))
     }
 
     /// Makes another change durable and shows it. Blocks on the disk.
@@ -101,8 +92,8 @@ impl CatalogStore {
     /// # Errors
     /// As [`CatalogLog::append`].
     pub fn change(&self, change: &Change) -> Result<()> {
-        if matches!(change, Change::Create(_)) {
-            return Err(Error::internal("an object is created with its definition"));
+        if matches!(change, Change::Create(_) | Change::Alter(_)) {
+            return Err(Error::internal("an object has its definition"));
         }
         self.apply(change, None)
     }

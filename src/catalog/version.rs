@@ -81,7 +81,7 @@ impl Catalog {
     pub(crate) fn after(&self, change: &Change, object: Option<Arc<Object>>) -> Catalog {
         let mut next = self.clone();
         match change {
-            Change::Create(record) => {
+            Change::Create(record) | Change::Alter(record) => {
                 let names = next.schemas.entry(record.schema.clone()).or_default();
                 names.insert(record.name.clone(), record.id);
                 if let Some(errors) = record.errors {

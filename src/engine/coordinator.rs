@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 
 use super::checkpoints::{CheckpointConfig, CheckpointInfo, Checkpoints, Controller, Message, StateStores};
 use super::feeds::WakeOnce;
-use super::installed::{Relations, gone};
-use super::sequencer::{Request, Sequencer, stopping};
+use super::installed::{Relations, gone, restarted};
+use super::sequencer::{Request, Restart, Sequencer, stopping};
 use super::sinks::SinkTarget;
 use super::source_progress::SourceProgress;
 use super::timeline::TimelineLog;
@@ -254,6 +254,7 @@ impl Coordinator {
             feeds: Vec::new(),
             bindings: Default::default(),
             orders: Default::default(),
+            unsaved: Default::default(),
             errors: Default::default(),
             bad_rows: Default::default(),
             recovering: false,
@@ -262,6 +263,7 @@ impl Coordinator {
             changed: false,
             in_cut: Vec::new(),
             waiting_for_feeds: Vec::new(),
+            last_generation: 0,
         };
         let sequencer = std::thread::Builder::new().name("sequencer".to_owned()).spawn(move || sequencer.run())?;
         let run = |controller: Controller| {
@@ -310,6 +312,30 @@ impl Coordinator {
             Some(checkpoints) => checkpoints.savepoint(folder, catalog).await,
             None => Err(Error::internal("checkpoints are gone")),
         }
+    }
+
+    /// Goes on with so many workers: all jobs start again from a checkpoint that is taken now.
+    ///
+    /// # Errors
+    /// As [`Self::checkpoint`]; when that checkpoint cannot be read back.
+    pub(crate) async fn set_workers(&self, workers: usize) -> Result<()> {
+        if workers == self.workers() {
+            return Ok(());
+        }
+        self.restart(Restart { workers: Some(workers), moves: None }).await
+    }
+
+    /// Moves a job's state to another backend: all jobs start again from a checkpoint that is taken now.
+    ///
+    /// # Errors
+    /// As [`Self::set_workers`].
+    pub(crate) async fn move_state(&self, job: RelationId, uri: String) -> Result<()> {
+        self.restart(Restart { workers: None, moves: Some((job, uri)) }).await
+    }
+
+    async fn restart(&self, restart: Restart) -> Result<()> {
+        self.checkpoint().await?;
+        self.ask(|answer| Request::Restart { restart, answer }).await?
     }
 
     /// Installs all relations of the catalog, upstream first, and replays the timeline into them.
@@ -425,6 +451,7 @@ impl Coordinator {
     /// A pin, if the time it needs is closed.
     fn try_pin(&self, ids: &[RelationId], bound: ReadBound) -> Result<Option<Pin>> {
         let relations = &self.inner.relations;
+        let generation = self.inner.executor.generation();
         let available = matches!(bound, ReadBound::Available);
         let mut parts = Vec::with_capacity(ids.len());
         for id in ids {
@@ -459,7 +486,7 @@ impl Coordinator {
             ReadBound::At(time) if newest >= time => time,
             ReadBound::Latest { .. } | ReadBound::At(_) | ReadBound::Strict => return Ok(None),
         };
-        let pin = Pin { inner: Arc::clone(&self.inner), time, parts: Vec::new() };
+        let pin = Pin { inner: Arc::clone(&self.inner), generation, time, parts: Vec::new() };
         let pin = parts.into_iter().fold(pin, |mut pin, (id, (shared, layout))| {
             shared.hold(time);
             pin.parts.push(Part { id, shared, layout });
@@ -591,6 +618,8 @@ impl Coordinator {
 /// A time kept readable for some relations.
 pub struct Pin {
     inner: Arc<Inner>,
+    /// Of the workers that it reads.
+    generation: u64,
     time: Time,
     parts: Vec<Part>,
 }
@@ -707,6 +736,11 @@ impl Pin {
             answer: Mutex::new(Some(answer)),
         };
         self.inner.executor.send(worker, WorkerCommand::Peek(Arc::new(peek)));
-        answered.await.map_err(|_| stopping())?
+        let answer = answered.await;
+        // Its keys may lie with other workers by now.
+        if self.inner.executor.generation() != self.generation {
+            return Err(restarted());
+        }
+        answer.map_err(|_| stopping())?
     }
 }

@@ -242,6 +242,16 @@ impl Engine {
         &self.catalog
     }
 
+    /// Writes a savepoint into a folder. Whoever calls holds the DDL lock: what is created meanwhile would be in the
+    /// catalog and not in the state.
+    ///
+    /// # Errors
+    /// 42710 when the folder is not empty; when there is no checkpoint, or it cannot be written.
+    pub(crate) async fn savepoint(&self, folder: std::path::PathBuf) -> Result<()> {
+        let catalog = self.catalog.log_bytes()?;
+        self.coordinator().savepoint(folder, catalog).await.map(drop)
+    }
+
     pub(crate) fn connectors(&self) -> &Connectors {
         &self.connectors
     }

@@ -406,9 +406,8 @@ impl Reading {
 
     /// Reads what was read before as the order says; one thread does.
     fn read_in_order(&self, order: &ReadingOrder) -> Result<()> {
-        let open = |split: &SplitId, until: Offset| {
+        let open = |split: &SplitId, from: Offset, until: Offset| {
             let (split, columns) = (split.clone(), Arc::clone(&self.shared.columns));
-            let from = Offset::default();
             self.shared.source.source.open(&ReadRequest { split, from, until: Some(until), columns, offsets: true })
         };
         // Splits that take turns give few rows at a time: they are sent together, under the name of the last.

@@ -1,6 +1,7 @@
 //! What runs: the relations that are installed, what stands on what, and how far each is.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::checkpoints::MemberJob;
@@ -12,6 +13,7 @@ use crate::connectors::SourceTable;
 use crate::exec::arrangement::Layout;
 use crate::exec::plan::{JobPlan, OperatorSpec, row_errors_schema};
 use crate::exec::relation::{Halt, Progress, RelationShared, lock};
+use crate::exec::sink::SinkMark;
 use crate::exec::{ImportKind, OperatorCounts};
 use crate::types::{Error, RelationId, Result, SqlState, Time};
 
@@ -109,6 +111,11 @@ impl Installed {
         !matches!(self.spec.kind, RelationKind::External { .. }) || self.layout.is_some()
     }
 
+    /// Its rows leave, and its writer can go on from where it was.
+    fn resumes(&self) -> bool {
+        matches!(&self.spec.kind, RelationKind::Sink { target, .. } if target.sink.resumes())
+    }
+
     /// The job's rows leave through this sink.
     pub(super) fn set_sink(&mut self, sink: RunningSink) {
         self.sink = Some(sink);
@@ -121,11 +128,18 @@ pub(super) struct Relations {
     progress: Arc<Progress>,
     /// No read goes back before this time: the first after a restart.
     floor: Mutex<Time>,
+    /// All jobs are being started again.
+    restarting: AtomicBool,
 }
 
 impl Relations {
     pub(super) fn new(progress: Arc<Progress>) -> Relations {
-        Relations { installed: Mutex::default(), progress, floor: Mutex::new(Time::ZERO) }
+        Relations {
+            installed: Mutex::default(),
+            progress,
+            floor: Mutex::new(Time::ZERO),
+            restarting: AtomicBool::new(false),
+        }
     }
 
     pub(super) fn progress(&self) -> &Progress {
@@ -140,6 +154,31 @@ impl Relations {
         *lock(&self.floor) = time;
     }
 
+    /// Whether all jobs are being started again: none is to be seen meanwhile.
+    pub(super) fn set_restarting(&self, restarting: bool) {
+        self.restarting.store(restarting, Ordering::Release);
+        self.progress.signal();
+    }
+
+    /// All of them, upstream first: what is not of a job comes before the jobs.
+    pub(super) fn specs(&self) -> Vec<RelationSpec> {
+        let installed = lock(&self.installed);
+        let all = installed.values().map(|relation| &relation.spec);
+        all.filter(|spec| !matches!(spec.kind, RelationKind::RowErrors)).cloned().collect()
+    }
+
+    /// The jobs that somebody stopped.
+    pub(super) fn paused(&self) -> Vec<RelationId> {
+        let installed = lock(&self.installed);
+        let is_paused = |relation: &&Installed| matches!(relation.shared.halt(), Some(Halt::Paused));
+        installed.values().filter(is_paused).map(|relation| relation.spec.id).collect()
+    }
+
+    /// The error for a relation that is not to be seen.
+    fn missing(&self) -> Error {
+        if self.restarting.load(Ordering::Acquire) { restarted() } else { gone() }
+    }
+
     pub(super) fn insert(&self, relation: Installed) {
         lock(&self.installed).insert(relation.spec.id, relation);
     }
@@ -151,6 +190,26 @@ impl Relations {
             sink.queue.close();
         }
         Some(relation.spec)
+    }
+
+    /// Likewise, when a writer that can go on has ended: another is about to begin in its place.
+    pub(super) fn end(&self, id: RelationId) {
+        let relation = lock(&self.installed).remove(&id);
+        let resumes = relation.as_ref().is_some_and(Installed::resumes);
+        if let Some(sink) = relation.and_then(|relation| relation.sink) {
+            // One that begins anew comes after the former by itself, and may wait for the caller.
+            if resumes { sink.end() } else { sink.queue.close() }
+        }
+    }
+
+    /// Lets the writers of some jobs tell where they are at a time.
+    pub(super) fn mark_sinks(&self, jobs: &[RelationId], mark: impl Fn(RelationId) -> SinkMark) {
+        let installed = lock(&self.installed);
+        for (id, relation) in jobs.iter().filter_map(|id| Some((id, installed.get(id)?))) {
+            if let Some(sink) = &relation.sink {
+                sink.queue.mark(mark(*id));
+            }
+        }
     }
 
     /// All sinks that run, or those of them into tables, show every time up to `time`.
@@ -174,7 +233,7 @@ impl Relations {
     /// # Errors
     /// 42P01 when it is not installed.
     pub(super) fn pause(&self, id: RelationId) -> Result<()> {
-        lock(&self.installed).get(&id).ok_or_else(gone)?.shared.pause();
+        lock(&self.installed).get(&id).ok_or_else(|| self.missing())?.shared.pause();
         self.progress.signal();
         Ok(())
     }
@@ -185,7 +244,7 @@ impl Relations {
     /// 42P01 when it is not installed; 42809 when it keeps no rows.
     pub(super) fn kept(&self, id: RelationId) -> Result<(Arc<RelationShared>, Arc<Layout>)> {
         let installed = lock(&self.installed);
-        let relation = installed.get(&id).ok_or_else(gone)?;
+        let relation = installed.get(&id).ok_or_else(|| self.missing())?;
         let layout = relation.layout.as_ref().ok_or_else(|| {
             Error::new(SqlState::WrongObjectType, format!("{} keeps no rows", relation.spec.qualified_name))
                 .hint("Make a materialized view over it and read that.")
@@ -198,7 +257,7 @@ impl Relations {
     /// # Errors
     /// 42P01 when it is not installed.
     pub(super) fn source(&self, id: RelationId) -> Result<Option<SourceTable>> {
-        match &lock(&self.installed).get(&id).ok_or_else(gone)?.spec.kind {
+        match &lock(&self.installed).get(&id).ok_or_else(|| self.missing())?.spec.kind {
             RelationKind::External { source, .. } => Ok(Some(source.clone())),
             RelationKind::Table { .. }
             | RelationKind::View { .. }
@@ -277,7 +336,8 @@ impl Relations {
         found
     }
 
-    /// The jobs that can be captured at a time: those whose rows are kept and that are whole. In order of their numbers.
+    /// The jobs that can be captured at a time: those whose rows are kept, or whose sink goes on, and that are whole. In
+    /// order of their numbers.
     ///
     /// # Errors
     /// 55000 when an ordinary table is not among them.
@@ -285,7 +345,8 @@ impl Relations {
         let installed = lock(&self.installed);
         let mut found = Vec::new();
         for (id, relation) in installed.iter() {
-            if relation.layout.is_none() || matches!(relation.spec.kind, RelationKind::RowErrors) {
+            let keeps = relation.layout.is_some() || relation.resumes();
+            if !keeps || matches!(relation.spec.kind, RelationKind::RowErrors) {
                 continue;
             }
             let is_table = matches!(relation.spec.kind, RelationKind::Table { .. });
@@ -307,33 +368,27 @@ impl Relations {
                 _ => Some(*import),
             };
             let follows = relation.imports.iter().filter_map(job).collect();
-            let member = MemberJob { shared: Arc::clone(&relation.shared), follows, is_table };
+            let (shared, is_sink) = (Arc::clone(&relation.shared), relation.layout.is_none());
+            let member = MemberJob { shared, follows, is_table, is_sink };
             found.push((relation.spec.clone(), member));
         }
         Ok(found)
     }
 
-    /// The views that read nothing but sources, with those.
+    /// The jobs that read nothing but sources, with those.
     pub(super) fn on_sources_alone(&self) -> HashMap<RelationId, Vec<RelationId>> {
         let installed = lock(&self.installed);
         let is_source = |id: &RelationId| installed.get(id).is_some_and(|relation| !relation.runs());
-        installed
-            .iter()
-            .filter(|(_, relation)| matches!(relation.spec.kind, RelationKind::View { .. }))
-            .filter(|(_, relation)| !relation.imports.is_empty() && relation.imports.iter().all(is_source))
-            .map(|(id, relation)| (*id, relation.imports.clone()))
-            .collect()
-    }
-
-    /// A relation whose knowledge is in the timeline alone, so that there is no checkpoint while it is there.
-    pub(super) fn without_cut(&self) -> Option<String> {
-        let installed = lock(&self.installed);
-        let found = installed.values().find(|relation| match &relation.spec.kind {
-            RelationKind::External { key, .. } => !key.is_empty(),
-            RelationKind::Sink { target, .. } => target.is_table,
-            _ => false,
-        });
-        found.map(|relation| relation.spec.qualified_name.clone())
+        let sources = |(id, relation): (&RelationId, &Installed)| match &relation.spec.kind {
+            RelationKind::View { .. } | RelationKind::Sink { .. }
+                if !relation.imports.is_empty() && relation.imports.iter().all(is_source) =>
+            {
+                Some((*id, relation.imports.clone()))
+            }
+            RelationKind::External { key, .. } if !key.is_empty() => Some((*id, vec![*id])),
+            _ => None,
+        };
+        installed.iter().filter_map(sources).collect()
     }
 
     /// True when the job that a relation is of was neither stopped nor replaced.
@@ -460,6 +515,11 @@ fn failure(installed: &BTreeMap<RelationId, Installed>, id: RelationId) -> Optio
         open.extend(&relation.imports);
     }
     None
+}
+
+/// What a reader gets whose workers are others now.
+pub(super) fn restarted() -> Error {
+    Error::new(SqlState::SerializationFailure, "the jobs were started again meanwhile").hint("Run the statement again.")
 }
 
 /// What a reader gets whose relation was dropped.

@@ -1,19 +1,29 @@
 //! In which order the rows of a source's splits became part of the database, and reading them in that order again.
 //!
-//! It matters where rows replace each other by key: then the last one counts, of whatever split it is. The timeline log
-//! has the order, so a start comes to the same rows as before.
+//! It matters where rows replace each other by key: then the last one counts, of whatever split it is. Checkpoints and the
+//! timeline log behind them have the order, so a start comes to the same rows as before.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use arrow::array::RecordBatch;
 
 use crate::exec::source::{Offset, Read, SourceReader, SplitId};
-use crate::types::Result;
+use crate::types::{Error, Result, SqlState};
 
 /// Which split was read up to where, in order; one that was read twice in a row is there once.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ReadingOrder {
+pub(crate) struct ReadingOrder {
     steps: Vec<(SplitId, Offset)>,
+    /// Where reading begins, of splits that are not read from their start.
+    from: BTreeMap<SplitId, Offset>,
+}
+
+/// A reading order as a manifest holds it.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct OrderCut {
+    splits: Vec<String>,
+    /// The place of a split among them, and up to where it was read.
+    steps: Vec<(usize, Offset)>,
 }
 
 impl ReadingOrder {
@@ -29,15 +39,47 @@ impl ReadingOrder {
         self.steps.iter().all(|(_, end)| *end == Offset::default())
     }
 
-    /// Reads all of it in order. `open` begins a split that ends at an offset, with the places of rows; `give` takes
-    /// rows and tells whether more are wanted.
+    /// What is left of it for one who has what was read up to some offsets.
+    pub(super) fn behind(&self, read: &BTreeMap<SplitId, Offset>) -> ReadingOrder {
+        let is_new = |(split, end): &&(SplitId, Offset)| read.get(split).is_none_or(|read| read < end);
+        ReadingOrder { steps: self.steps.iter().filter(is_new).cloned().collect(), from: read.clone() }
+    }
+
+    /// As a manifest holds it.
+    pub(super) fn cut(&self) -> OrderCut {
+        let mut cut = OrderCut::default();
+        let mut places: HashMap<&SplitId, usize> = HashMap::new();
+        for (split, end) in &self.steps {
+            let place = *places.entry(split).or_insert_with(|| {
+                cut.splits.push(split.as_str().to_owned());
+                cut.splits.len() - 1
+            });
+            cut.steps.push((place, *end));
+        }
+        cut
+    }
+
+    /// From a manifest.
+    ///
+    /// # Errors
+    /// XX001 when a step is of no split.
+    pub(super) fn from_cut(cut: &OrderCut) -> Result<ReadingOrder> {
+        let splits: Vec<SplitId> = cut.splits.iter().map(|split| SplitId::new(split.as_str())).collect();
+        let step = |(place, end): &(usize, Offset)| Some((splits.get(*place)?.clone(), *end));
+        let steps: Option<Vec<_>> = cut.steps.iter().map(step).collect();
+        let damaged = || Error::new(SqlState::DataCorrupted, "a reading order names a split that is not there");
+        Ok(ReadingOrder { steps: steps.ok_or_else(damaged)?, from: BTreeMap::new() })
+    }
+
+    /// Reads all of it in order. `open` begins a split between two offsets, with the places of rows; `give` takes rows
+    /// and tells whether more are wanted.
     ///
     /// # Errors
     /// Those of opening and reading.
     pub(super) fn read(
         &self,
         rows_max: usize,
-        mut open: impl FnMut(&SplitId, Offset) -> Result<Box<dyn SourceReader>>,
+        mut open: impl FnMut(&SplitId, Offset, Offset) -> Result<Box<dyn SourceReader>>,
         mut give: impl FnMut(&SplitId, Offset, RecordBatch) -> bool,
     ) -> Result<()> {
         let ends: HashMap<&SplitId, (usize, Offset)> =
@@ -48,7 +90,8 @@ impl ReadingOrder {
             let reading = match splits.entry(split) {
                 std::collections::hash_map::Entry::Occupied(reading) => reading.into_mut(),
                 std::collections::hash_map::Entry::Vacant(place) => {
-                    place.insert(OpenSplit { reader: open(split, end)?, rest: None })
+                    let from = self.from.get(split).copied().unwrap_or_default();
+                    place.insert(OpenSplit { reader: open(split, from, end)?, rest: None })
                 }
             };
             while let Some((rows, end)) = reading.next(*until, rows_max)? {
@@ -127,17 +170,25 @@ mod tests {
             order.bind(split, Offset(end));
         }
         assert_eq!(order.steps.len(), 4, "a split twice in a row is one step");
-        let open = |split: &SplitId, end: Offset| -> Result<Box<dyn SourceReader>> {
+        let open = |split: &SplitId, from: Offset, end: Offset| -> Result<Box<dyn SourceReader>> {
             let first = if split.as_str() == "a" { 0 } else { 100 };
-            Ok(Box::new(Tens((first..first + end.0 as i64 / 10).collect(), 0)))
+            Ok(Box::new(Tens((first + from.0 as i64 / 10..first + end.0 as i64 / 10).collect(), from.0)))
         };
-        let mut seen = Vec::new();
-        order
-            .read(8, open, |_, _, rows| {
+        let read = |order: &ReadingOrder| {
+            let mut seen = Vec::new();
+            let give = |_: &SplitId, _, rows: RecordBatch| {
                 seen.extend(rows.column(0).as_primitive::<Int64Type>().values().iter().copied());
                 true
-            })
-            .expect("read");
-        assert_eq!(seen, [0, 1, 100, 101, 102, 103, 2, 3, 4, 104]);
+            };
+            order.read(8, open, give).expect("read");
+            seen
+        };
+        assert_eq!(read(&order), [0, 1, 100, 101, 102, 103, 2, 3, 4, 104]);
+        let order = ReadingOrder::from_cut(&order.cut()).expect("whole");
+        let up_to = |a: u64, b: u64| BTreeMap::from([(SplitId::new("a"), Offset(a)), (SplitId::new("b"), Offset(b))]);
+        assert_eq!(read(&order.behind(&up_to(30, 40))), [3, 4, 104]);
+        assert!(order.behind(&up_to(50, 50)).is_empty());
+        let foreign = OrderCut { splits: Vec::new(), steps: vec![(0, Offset(1))] };
+        assert_eq!(ReadingOrder::from_cut(&foreign).expect_err("damaged").code(), SqlState::DataCorrupted);
     }
 }

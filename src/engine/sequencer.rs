@@ -11,6 +11,7 @@
 
 mod checkpoint;
 mod recover;
+mod restart;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,12 +22,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 use super::bad_rows::BadRows;
-use super::checkpoints::{Message, Restored, StateStores, fresh};
+use super::checkpoints::{Message, Restored, StateStores, Unsaved, fresh};
 use super::coordinator::{RelationKind, RelationSpec, TableWrite};
 use super::feeds::{Bound, Extent, Feed, FeedSpec, Part, Taken, WakeOnce};
 use super::installed::{Installed, Relations};
 use super::reading_order::ReadingOrder;
-use super::sinks::RunningSink;
+use super::sinks::{RunningSink, SinkStart};
 use super::timeline::{Binding, Record, TimelineLog};
 use crate::catalog::errors_schema;
 use crate::env::Env;
@@ -59,6 +60,8 @@ pub(super) enum Request {
     Uninstall { relations: Vec<RelationId>, answer: oneshot::Sender<Result<()>> },
     /// Start jobs that stopped again, with what stands on them, from the beginning.
     Resume { relations: Vec<RelationId>, answer: oneshot::Sender<Result<()>> },
+    /// Start all jobs again from a checkpoint that was just taken.
+    Restart { restart: Restart, answer: oneshot::Sender<Result<()>> },
     /// Tell once every feed, or those of some tables, has read its source to the end.
     AwaitFeeds { tables: Option<Vec<RelationId>>, answer: oneshot::Sender<()> },
     /// A feed has something to take.
@@ -69,6 +72,15 @@ pub(super) enum Request {
     ForgetTimeline { upto: Time },
     /// End the thread.
     Shutdown,
+}
+
+/// How jobs start again.
+#[derive(Clone, Debug)]
+pub(super) struct Restart {
+    /// On how many workers; `None`: as many as there are.
+    pub(super) workers: Option<usize>,
+    /// A job whose state moves to the backend of this URI.
+    pub(super) moves: Option<(RelationId, String)>,
 }
 
 pub(super) struct Sequencer {
@@ -89,6 +101,8 @@ pub(super) struct Sequencer {
     pub(super) bindings: HashMap<RelationId, BTreeMap<SplitId, Offset>>,
     /// In which order the splits of external tables whose rows are kept were read.
     pub(super) orders: HashMap<RelationId, ReadingOrder>,
+    /// What sinks into tables wrote since the last cut.
+    pub(super) unsaved: HashMap<RelationId, Unsaved>,
     /// Errors relations that no job has needed yet, by their tables.
     pub(super) errors: HashMap<RelationId, RelationSpec>,
     /// By external table.
@@ -104,6 +118,8 @@ pub(super) struct Sequencer {
     /// The jobs in the last cut.
     pub(super) in_cut: Vec<RelationId>,
     pub(super) waiting_for_feeds: Vec<FeedWaiter>,
+    /// Of the sink writer that was started last.
+    pub(super) last_generation: u64,
 }
 
 /// Somebody who waits for the feeds of some tables, or for all.
@@ -178,6 +194,12 @@ impl Sequencer {
                     batch.tick = true;
                     feeds_may_give = true;
                 }
+                Ok(Request::Restart { restart, answer }) => {
+                    self.tick(std::mem::take(&mut batch));
+                    let _ = answer.send(self.restart(restart));
+                    batch.tick = true;
+                    feeds_may_give = true;
+                }
                 Ok(Request::Checkpoint { anyway }) => {
                     let batch = std::mem::take(&mut batch);
                     self.checkpoint(batch, anyway);
@@ -242,6 +264,11 @@ impl Sequencer {
             inputs.extend(entering);
         }
         inputs.extend(taken.into_iter().map(|from_feed| from_feed.taken.input));
+        for (sink, chunks) in &record.writes {
+            if let Some(unsaved) = self.unsaved.get_mut(sink) {
+                unsaved.add(chunks);
+            }
+        }
         inputs.extend(record.writes.into_iter().map(|(table, chunks)| feed_input(table, chunks)));
         self.broadcast(time, inputs);
         for answer in batch.writes.into_iter().map(|(_, answer)| answer).chain(batch.ticks) {
@@ -339,7 +366,8 @@ impl Sequencer {
 
     fn broadcast(&mut self, time: Time, inputs: Vec<FeedInput>) {
         self.executor.broadcast(&WorkerCommand::Tick { time, inputs: Arc::new(inputs) });
-        self.last_time.store(time.as_millis(), Ordering::Release);
+        // What is replayed is older than what was handed out.
+        self.last_time.fetch_max(time.as_millis(), Ordering::AcqRel);
         self.relations.progress().signal();
     }
 
@@ -419,7 +447,9 @@ impl Sequencer {
     fn start_latest(&mut self, relation: RelationSpec, plan: JobPlan, as_of: Time) -> Result<()> {
         let id = relation.id;
         let columns: Vec<usize> = (0..plan.schema().fields().len()).collect();
-        let order = self.orders.entry(id).or_default().clone();
+        let from = self.restored.as_ref().filter(|restored| restored.jobs.contains_key(&id));
+        let read = from.and_then(|restored| restored.offsets_of(id).get(&id)).cloned().unwrap_or_default();
+        let order = self.orders.entry(id).or_default().behind(&read);
         let catch_up = !order.is_empty();
         let imports = HashMap::from([(id, ImportKind::Feed { catch_up })]);
         self.create(relation, Arc::new(plan), imports, as_of)?;
@@ -512,11 +542,18 @@ impl Sequencer {
         let shared = Arc::clone(installed.shared());
         let mut output = JobOutput::Kept;
         if let Some(target) = target {
+            if target.is_table && self.state.is_some() {
+                // A sink that starts again goes on with what it wrote before.
+                self.unsaved.entry(shared.id).or_default();
+            }
             target.sink.recall(shared.id, &[])?;
-            // Greater than that of every writer before: times never go back.
-            let generation = as_of.as_millis().max(lock(&self.head).head().clock_bound_millis);
+            let position = self.restored.as_mut().and_then(|restored| restored.positions.remove(&shared.id));
+            let from = match position {
+                Some(position) => SinkStart::At(position),
+                None => SinkStart::Anew { generation: self.next_generation(as_of)? },
+            };
             let schema = Arc::clone(plan.schema());
-            let sink = RunningSink::start(&target, schema, plan.append_only, generation, &shared, &self.relations)?;
+            let sink = RunningSink::start(&target, schema, plan.append_only, from, &shared, &self.relations)?;
             output = JobOutput::Sink(Arc::clone(&sink.queue));
             installed.set_sink(sink);
         }
@@ -532,10 +569,22 @@ impl Sequencer {
         Ok(())
     }
 
+    /// The number of a sink's writer: greater than that of every one before, over restarts too.
+    fn next_generation(&mut self, as_of: Time) -> Result<u64> {
+        let mut head = lock(&self.head);
+        let bound = head.head().clock_bound_millis;
+        let generation = as_of.as_millis().max(bound).max(self.last_generation + 1);
+        if generation >= bound {
+            head.reserve(Time::from_millis(generation + 1))?;
+        }
+        self.last_generation = generation;
+        Ok(generation)
+    }
+
     /// Where a job keeps its state: what it had at the checkpoint, or nothing yet.
     fn state_of(&mut self, relation: &RelationSpec) -> Result<Option<JobState>> {
         let Some((stores, _)) = &self.state else { return Ok(None) };
-        if matches!(relation.kind, RelationKind::Sink { .. }) {
+        if matches!(&relation.kind, RelationKind::Sink { target, .. } if !target.sink.resumes()) {
             return Ok(None);
         }
         if let Some(backends) = self.restored.as_mut().and_then(|restored| restored.jobs.remove(&relation.id)) {
@@ -632,6 +681,7 @@ impl Sequencer {
             self.relations.remove(*id);
             self.bindings.remove(id);
             self.orders.remove(id);
+            self.unsaved.remove(id);
             self.errors.remove(id);
             self.bad_rows.remove(id);
         }

@@ -25,7 +25,7 @@ use super::relations::{Relations, own_changes};
 use super::settings::{ReadMode, Settings};
 use super::sql_cursors::Cursors;
 use super::transaction::{Block, TransactionStatus};
-use super::{ddl, dml, read, show, sink_ddl};
+use super::{alter, ddl, dml, read, show, sink_ddl};
 
 /// One client's state: settings, what it prepared, its transaction block, and the times it has seen.
 pub struct Session {
@@ -288,6 +288,7 @@ impl Session {
             | StatementKind::CreateMaterializedView(_)
             | StatementKind::CreateSink(_)
             | StatementKind::CreateSchema { .. }
+            | StatementKind::Alter(_)
             | StatementKind::Job(_)
             | StatementKind::Drop(_)
             | StatementKind::Truncate(_)
@@ -360,6 +361,7 @@ impl Session {
             | StatementKind::CreateMaterializedView(_)
             | StatementKind::CreateSink(_)
             | StatementKind::CreateSchema { .. }
+            | StatementKind::Alter(_)
             | StatementKind::Job(_)
             | StatementKind::Drop(_) => self.define(kind, interrupt).await,
             StatementKind::Insert(_)
@@ -406,8 +408,7 @@ impl Session {
                 interrupt
                     .finish(async move {
                         let _turn = turn;
-                        let catalog = engine.catalog_store().log_bytes()?;
-                        engine.coordinator().savepoint(folder, catalog).await
+                        engine.savepoint(folder).await
                     })
                     .await?;
                 Ok(done("CREATE SAVEPOINT"))
@@ -428,6 +429,7 @@ impl Session {
                 ddl::create_materialized_view(self, create, interrupt).await
             }
             StatementKind::CreateSink(create) => sink_ddl::create_sink(self, create, interrupt).await,
+            StatementKind::Alter(alter) => alter::alter(self, alter, interrupt).await,
             StatementKind::Job(command) => sink_ddl::job(self, command, interrupt).await,
             StatementKind::CreateSchema { name, if_not_exists } => {
                 ddl::create_schema(self, name, *if_not_exists, interrupt).await
@@ -790,7 +792,10 @@ fn ddl_tag(kind: &StatementKind) -> Option<&'static str> {
             sql::JobAction::Pause => "PAUSE JOB",
             sql::JobAction::Resume => "RESUME JOB",
             sql::JobAction::Cancel => "CANCEL JOB",
+            sql::JobAction::Stop => "STOP JOB",
         },
+        StatementKind::Alter(sql::Alter::Workers(_)) => "ALTER SYSTEM",
+        StatementKind::Alter(sql::Alter::StateBackend { .. }) => "ALTER MATERIALIZED VIEW",
         StatementKind::Drop(drop) => match drop.kind {
             sql::ObjectKind::Table => "DROP TABLE",
             sql::ObjectKind::View => "DROP VIEW",

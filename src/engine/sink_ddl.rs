@@ -1,4 +1,4 @@
-//! Sinks and jobs: `CREATE SINK`, `INSERT INTO` a table with a connector, `PAUSE|RESUME|CANCEL JOB`.
+//! Sinks and jobs: `CREATE SINK`, `INSERT INTO` a table with a connector, `PAUSE|RESUME|CANCEL|STOP JOB`.
 
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use crate::sql::{self, CreateSink, CreateTable, JobAction, JobCommand, Name, Sta
 use crate::types::{Error, RelationId, Result, SqlState};
 
 use super::api::{Answer, Notice, Tag};
+use super::checkpoints::savepoint_folder;
 use super::coordinator::{RelationKind, RelationState};
 use super::database::Engine;
 use super::ddl::{self, NewObject, no_object};
@@ -400,6 +401,23 @@ pub(crate) async fn job(session: &Session, command: &JobCommand, interrupt: &Int
                 })
                 .await?;
             Ok(Answer::Done { tag: Tag::Plain("RESUME JOB"), notices: Vec::new() })
+        }
+        JobAction::Stop => {
+            let folder = command
+                .savepoint
+                .as_ref()
+                .map(|uri| savepoint_folder(&uri.text).map_err(|error| error.position_or(Some(uri.position))));
+            let folder = folder.transpose()?;
+            interrupt
+                .finish(async move {
+                    let _turn = turn;
+                    if let Some(folder) = folder {
+                        engine.savepoint(folder).await?;
+                    }
+                    engine.coordinator().pause(object.id)
+                })
+                .await?;
+            Ok(Answer::Done { tag: Tag::Plain("STOP JOB"), notices: Vec::new() })
         }
         JobAction::Cancel if sink => {
             interrupt

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use arrow::array::Array as _;
@@ -10,7 +11,7 @@ use arrow::datatypes::SchemaRef;
 use super::installed::Relations;
 use crate::exec::consolidate::{consolidate, row_codec};
 use crate::exec::relation::RelationShared;
-use crate::exec::sink::{Sink, SinkQueue, SinkStep, SinkWriter};
+use crate::exec::sink::{Sink, SinkPosition, SinkQueue, SinkStep, SinkWriter};
 use crate::state::RowCodec;
 use crate::types::{Chunk, Error, Result, SqlState, Time};
 
@@ -33,10 +34,11 @@ pub(super) struct RunningSink {
     pub(super) queue: Arc<SinkQueue>,
     pub(super) is_table: bool,
     published: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
 }
 
 impl RunningSink {
-    /// Opens a sink and starts its writer.
+    /// Opens a sink and starts its writer, from nothing or from a position.
     ///
     /// # Errors
     /// When a thread cannot be started. A sink that cannot be opened fails its job.
@@ -44,7 +46,7 @@ impl RunningSink {
         target: &SinkTarget,
         schema: SchemaRef,
         append_only: bool,
-        generation: u64,
+        from: SinkStart,
         shared: &Arc<RelationShared>,
         relations: &Arc<Relations>,
     ) -> Result<RunningSink> {
@@ -61,8 +63,12 @@ impl RunningSink {
             publish_interval: target.sink.publish_interval(),
         };
         let sink = Arc::clone(&target.sink);
-        std::thread::Builder::new().name(format!("sink-{}", shared.id)).spawn(move || {
-            let run = || writing.run(&mut *sink.open(&writing.shared.name, generation)?);
+        let thread = std::thread::Builder::new().name(format!("sink-{}", shared.id)).spawn(move || {
+            let open = || match &from {
+                SinkStart::Anew { generation } => sink.open(&writing.shared.name, *generation),
+                SinkStart::At(position) => sink.resume(&writing.shared.name, position),
+            };
+            let run = || writing.run(&mut *open()?);
             if let Err(error) = run() {
                 let stopping = error.code() == SqlState::AdminShutdown;
                 if !stopping && writing.shared.fail(error.clone()) {
@@ -72,13 +78,32 @@ impl RunningSink {
                 writing.relations.progress().signal();
             }
         })?;
-        Ok(RunningSink { queue, is_table: target.is_table, published })
+        Ok(RunningSink { queue, is_table: target.is_table, published, thread })
+    }
+
+    /// Ends the writer, after what it is about to write.
+    pub(super) fn end(self) {
+        self.queue.close();
+        // A panic is in the log.
+        let _ = self.thread.join();
     }
 
     /// Every time below is visible in the sink.
     pub(super) fn published(&self) -> Time {
         Time::from_millis(self.published.load(Ordering::Acquire))
     }
+}
+
+/// Where a sink's writer begins.
+#[derive(Clone, Debug)]
+pub(super) enum SinkStart {
+    /// With nothing: it replaces what earlier ones wrote.
+    Anew {
+        /// Greater than that of every writer before.
+        generation: u64,
+    },
+    /// Behind what was written at a checkpoint.
+    At(SinkPosition),
 }
 
 struct Writing {
@@ -118,6 +143,14 @@ impl Writing {
                     }
                     // A time is put in when it has closed, so all before it was given.
                     idle_at = time;
+                }
+                SinkStep::Mark(mark) => {
+                    let position = writer.position();
+                    let failure = position.as_ref().err().cloned();
+                    (mark.answer)(position);
+                    failure.map_or(Ok(()), Err)?;
+                    last_publish = Some(Instant::now());
+                    dirty = false;
                 }
                 SinkStep::Idle(upper) => idle_at = upper,
             }

@@ -270,7 +270,11 @@ fn encode(record: &Record) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-fn encode_chunks(chunks: &[Chunk]) -> Result<Vec<u8>> {
+/// Changes as an Arrow IPC stream with their diffs in a last column, `__diff`; nothing for none.
+///
+/// # Errors
+/// When a column outgrows the format.
+pub(super) fn encode_chunks(chunks: &[Chunk]) -> Result<Vec<u8>> {
     let Some(first) = chunks.first() else { return Ok(Vec::new()) };
     let (batch, diffs) = Chunk::concat(&first.schema(), chunks)?;
     let mut fields = first.schema().fields().to_vec();
@@ -312,7 +316,11 @@ fn decode(payload: &[u8]) -> Result<Record> {
     Ok(Record { time, bindings, writes })
 }
 
-fn decode_chunks(bytes: &[u8]) -> Result<Vec<Chunk>> {
+/// The changes of [`encode_chunks`].
+///
+/// # Errors
+/// XX001 when they are cut short.
+pub(super) fn decode_chunks(bytes: &[u8]) -> Result<Vec<Chunk>> {
     let mut chunks = Vec::new();
     if bytes.is_empty() {
         return Ok(chunks);

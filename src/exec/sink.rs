@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use super::relation::lock;
-use crate::types::{Chunk, RelationId, Result, Time};
+use crate::types::{Chunk, Error, RelationId, Result, Time};
 
 /// Which changes a sink can write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,19 @@ pub trait Sink: Send + Sync {
         Ok(())
     }
 
+    /// Whether a writer can go on from a [`SinkWriter::position`]: then the job is part of checkpoints.
+    fn resumes(&self) -> bool {
+        false
+    }
+
+    /// Opens a writer for a job that goes on from a position; what was written behind it is taken back.
+    ///
+    /// # Errors
+    /// When less is there than was said, or the place cannot be written.
+    fn resume(&self, _job: &str, _position: &SinkPosition) -> Result<Box<dyn SinkWriter>> {
+        Err(Error::internal("this sink begins anew"))
+    }
+
     /// Opens a writer for a job, by its name, that starts from nothing: what an earlier writer of this
     /// job made is replaced when the new one publishes for the first time. `generation` is greater than
     /// that of every earlier writer.
@@ -65,6 +78,24 @@ pub trait SinkWriter: Send {
     /// # Errors
     /// When the place cannot be written.
     fn publish(&mut self) -> Result<()>;
+
+    /// Makes what was written so far visible and durable, and says where it ends; of sinks that resume.
+    ///
+    /// # Errors
+    /// As [`Self::publish`].
+    fn position(&mut self) -> Result<SinkPosition> {
+        Err(Error::internal("this sink begins anew"))
+    }
+}
+
+/// Where what was written ends; only the connector knows what it says.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct SinkPosition(pub String);
+
+/// A time at which somebody wants to know the writer's position.
+pub(crate) struct SinkMark {
+    pub(crate) time: Time,
+    pub(crate) answer: Box<dyn FnOnce(Result<SinkPosition>) + Send>,
 }
 
 /// Bytes of changes that wait for a writer; beyond, the job's feeds hold.
@@ -84,6 +115,7 @@ struct QueueState {
     /// Every time below was put in.
     upper: Time,
     closed: bool,
+    mark: Option<SinkMark>,
     room: Option<Box<dyn Fn() + Send>>,
 }
 
@@ -91,6 +123,8 @@ struct QueueState {
 pub(crate) enum SinkStep {
     /// Write the changes of a time.
     Write(Time, Vec<Chunk>),
+    /// All up to its time was given, and nothing later.
+    Mark(SinkMark),
     /// Nothing waits; every time below this one was given.
     Idle(Time),
     /// The job is gone.
@@ -126,10 +160,17 @@ impl SinkQueue {
         }
     }
 
+    /// Asks for the position at a time behind which nothing was put in yet. A mark that is not reached is given up.
+    pub(crate) fn mark(&self, mark: SinkMark) {
+        self.lock().mark = Some(mark);
+        self.changed.notify_all();
+    }
+
     /// The job is gone: the writer ends.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
+        state.mark = None;
         state.times.clear();
         state.room = None;
         self.changed.notify_all();
@@ -142,6 +183,12 @@ impl SinkQueue {
         loop {
             if state.closed {
                 return SinkStep::Closed;
+            }
+            let first = state.times.front().map(|(time, _)| *time);
+            let upper = state.upper;
+            // Times are put in in their order.
+            if let Some(mark) = state.mark.take_if(|mark| first.map_or(upper > mark.time, |first| first > mark.time)) {
+                return SinkStep::Mark(mark);
             }
             if let Some((time, chunks)) = state.times.pop_front() {
                 let before = state.bytes;
@@ -203,6 +250,24 @@ mod tests {
             assert!(matches!(queue.next(Time::ZERO, Duration::ZERO), SinkStep::Write(..)));
         }
         assert!(queue.put(Time::from_millis(time), chunks(1)).is_ok());
+    }
+
+    #[test]
+    fn a_mark_comes_between_its_time_and_the_next() {
+        let queue = SinkQueue::default();
+        let at = Time::from_millis;
+        queue.put(at(3), chunks(1)).expect("room");
+        queue.mark(SinkMark { time: at(5), answer: Box::new(drop) });
+        assert!(matches!(queue.next(Time::ZERO, Duration::ZERO), SinkStep::Write(time, _) if time == at(3)));
+        assert!(matches!(queue.next(at(3), Duration::ZERO), SinkStep::Idle(_)), "more may come up to it");
+        queue.put(at(5), chunks(1)).expect("room");
+        queue.put(at(6), chunks(1)).expect("room");
+        assert!(matches!(queue.next(at(3), Duration::ZERO), SinkStep::Write(time, _) if time == at(5)));
+        assert!(matches!(queue.next(at(5), Duration::ZERO), SinkStep::Mark(mark) if mark.time == at(5)));
+        assert!(matches!(queue.next(at(5), Duration::ZERO), SinkStep::Write(time, _) if time == at(6)));
+        queue.mark(SinkMark { time: at(8), answer: Box::new(drop) });
+        queue.advance(at(9));
+        assert!(matches!(queue.next(at(6), Duration::ZERO), SinkStep::Mark(mark) if mark.time == at(8)));
     }
 
     #[test]

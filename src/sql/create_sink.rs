@@ -10,7 +10,7 @@ use super::create::{query_of, with_options};
 use super::names::quoted;
 use super::parser;
 use super::reader::Reader;
-use super::statement::{CreateSink, JobAction, JobCommand, Name, StatementKind};
+use super::statement::{CreateSink, JobAction, JobCommand, Name, OptionValue, StatementKind};
 use super::tokens::position;
 use crate::types::{Error, Result, SqlState};
 
@@ -120,11 +120,17 @@ pub fn assigned(of: &ast::Query, columns: &[(String, String)]) -> Result<Box<ast
     Ok(whole)
 }
 
-/// Reads `PAUSE|RESUME|CANCEL JOB name`.
+/// Reads `PAUSE|RESUME|CANCEL JOB name` or `STOP JOB name [WITH SAVEPOINT 'uri']`.
 pub(super) fn job(reader: &mut Reader<'_>, action: JobAction) -> Result<StatementKind> {
     reader.parser.advance_token();
     reader.expect(&["JOB"])?;
-    Ok(StatementKind::Job(JobCommand { action, name: reader.name()? }))
+    let name = reader.name()?;
+    let mut savepoint = None;
+    if action == JobAction::Stop && reader.eat(&["WITH", "SAVEPOINT"]) {
+        let position = reader.here();
+        savepoint = Some(OptionValue { text: parser::value_text(reader)?, position });
+    }
+    Ok(StatementKind::Job(JobCommand { action, name, savepoint }))
 }
 
 /// The text of `CREATE SINK`.

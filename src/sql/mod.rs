@@ -11,6 +11,7 @@
 //! types are coerced the plan is given PostgreSQL's meaning ([`meaning`]), for SELECT and view alike.
 
 mod aggregates;
+mod alter;
 mod arithmetic;
 mod cast_text;
 mod casts;
@@ -70,10 +71,10 @@ pub use planner::{
 pub(crate) use reader::object_name;
 pub(crate) use session_statements::table_query;
 pub use statement::{
-    ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateMaterializedView, CreateSink,
-    CreateTable, CreateView, CursorStatement, Describe, Discard, Drop, Explain, Fetch, JobAction, JobCommand, Name,
-    ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement, StatementKind, Transaction,
-    TransactionModes,
+    Alter, ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateMaterializedView,
+    CreateSink, CreateTable, CreateView, CursorStatement, Describe, Discard, Drop, Explain, Fetch, JobAction,
+    JobCommand, Name, ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement, StatementKind,
+    Transaction, TransactionModes,
 };
 pub use types::sql_name;
 pub use zone::{SessionZone, set_zone};

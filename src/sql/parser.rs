@@ -3,6 +3,7 @@
 use sqlparser::ast;
 use sqlparser::tokenizer::Token;
 
+use super::alter;
 use super::create;
 use super::create_sink;
 use super::errors;
@@ -124,6 +125,7 @@ const VERBS: &[&str] = &[
     "SET",
     "SHOW",
     "START",
+    "STOP",
     "TABLE",
     "TRUNCATE",
     "UPDATE",
@@ -166,6 +168,8 @@ pub(crate) fn statement(reader: &mut Reader<'_>, text: &str) -> Result<Statement
         "PAUSE" => create_sink::job(reader, JobAction::Pause),
         "RESUME" => create_sink::job(reader, JobAction::Resume),
         "CANCEL" => create_sink::job(reader, JobAction::Cancel),
+        "STOP" => create_sink::job(reader, JobAction::Stop),
+        "ALTER" => alter::alter(reader),
         "FLUSH" | "WAIT" => {
             reader.parser.advance_token();
             Ok(StatementKind::Flush)

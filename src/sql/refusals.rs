@@ -49,8 +49,6 @@ const STATEMENTS: &[(&[&str], &str, &str)] = &[
     (&["CREATE", "RECURSIVE"], "recursive views", "Write WITH RECURSIVE in a SELECT."),
     (&["SUBSCRIBE"], "SUBSCRIBE", "Read the view again with SELECT: it is always current."),
     (&["TAIL"], "TAIL", "Read the view again with SELECT: it is always current."),
-    (&["ALTER"], "ALTER", "Drop the object and create it anew."),
-    (&["STOP"], "STOP JOB", "Write DROP MATERIALIZED VIEW v."),
     (&["GRANT"], "GRANT", "Leave it out: every user may do everything."),
     (&["REVOKE"], "REVOKE", "Leave it out: every user may do everything."),
     (&["COMMENT"], "COMMENT ON", "Keep notes in SQL comments."),

@@ -109,7 +109,9 @@ pub enum StatementKind {
     Describe(Describe),
     /// `SET`, `RESET`.
     Set(SetVariable),
-    /// `PAUSE|RESUME|CANCEL JOB`.
+    /// `ALTER SYSTEM`, `ALTER MATERIALIZED VIEW`.
+    Alter(Alter),
+    /// `PAUSE|RESUME|CANCEL|STOP JOB`.
     Job(JobCommand),
     /// `FLUSH`, `WAIT`.
     Flush,
@@ -232,15 +234,33 @@ pub enum JobAction {
     Resume,
     /// It ends and is forgotten.
     Cancel,
+    /// It takes no more input, once a savepoint is written when one is asked for.
+    Stop,
 }
 
-/// `PAUSE|RESUME|CANCEL JOB`.
+/// `PAUSE|RESUME|CANCEL|STOP JOB`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobCommand {
     /// What is done.
     pub action: JobAction,
     /// The view or sink that the job keeps.
     pub name: Name,
+    /// Where a savepoint goes before: `STOP JOB … WITH SAVEPOINT 'uri'`.
+    pub savepoint: Option<OptionValue>,
+}
+
+/// `ALTER`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Alter {
+    /// `ALTER SYSTEM SET workers = n`.
+    Workers(OptionValue),
+    /// `ALTER MATERIALIZED VIEW v SET (state_backend = 'uri')`.
+    StateBackend {
+        /// The view.
+        name: Name,
+        /// The URI.
+        uri: OptionValue,
+    },
 }
 
 /// `DROP`.

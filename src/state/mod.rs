@@ -44,6 +44,7 @@ mod registry;
 mod remote;
 mod restore;
 mod retention;
+mod rocks;
 mod share;
 mod snapshot;
 mod store;
@@ -53,6 +54,8 @@ mod uri;
 
 #[cfg(test)]
 mod conformance;
+#[cfg(test)]
+mod known_faults;
 
 pub use backend::{Capture, KeyRange, StateBackend, Values, Visit, VisitEntry, VisitUntil, WriteBatch};
 pub use changelog::{ChangelogBackend, ChangelogOptions};
@@ -73,6 +76,9 @@ pub use registry::{BackendContext, Parameter, Registry};
 pub use remote::{Delta, LayerPool, LoaderPool, RemoteOptions, RemotePool, RemoteReadBackend};
 pub use restore::import;
 pub use retention::{released_parts, sweep};
+pub use rocks::{
+    RocksDbBackend, RocksDbCompression, RocksDbOptions, RocksDbShared, SnapshotStatistics, export_rocksdb_folder,
+};
 pub use share::{OPERATOR_STATE, Share};
 pub use snapshot::{
     ChangelogReader, Content, FORMAT_VERSION, Layer, LogSegment, MaterialisationStore, RocksDbFile, Snapshot,

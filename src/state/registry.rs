@@ -27,6 +27,7 @@ use super::backend::StateBackend;
 use super::changelog::{ChangelogBackend, ChangelogOptions};
 use super::memory::MemoryBackend;
 use super::remote::{LayerPool, RemoteOptions, RemoteReadBackend};
+use super::rocks::{register_rocksdb, remove_stale};
 use super::share::Share;
 use super::store::{LocalStore, ObjectPartStore, PartNames, PartStore};
 use super::uri::{Place, StateUri};
@@ -44,7 +45,7 @@ pub struct BackendContext {
     pub job: String,
     /// What the worker keeps.
     pub share: Share,
-    /// A number that no earlier backend of the job had: the incarnation.
+    /// A number that no earlier backend of the job had, see [`BackendContext::life`].
     pub life: u64,
     /// Bytes of memory that the backend may use for what it can read again.
     pub memory_bytes: usize,
@@ -54,6 +55,21 @@ pub struct BackendContext {
     pub sync: bool,
     /// Named places at which tests let writes fail.
     pub failpoints: Failpoints,
+}
+
+/// Backends that one process can start.
+const LIVES_BITS: u32 = 32;
+
+impl BackendContext {
+    /// The life of a process's backend: greater than that of every backend of an earlier process.
+    pub fn life(incarnation: u64, started: u64) -> u64 {
+        (incarnation << LIVES_BITS) | started
+    }
+
+    /// The incarnation of the process that has such a backend.
+    pub fn incarnation_of(life: u64) -> u64 {
+        life >> LIVES_BITS
+    }
 }
 
 type Build = dyn Fn(&StateUri, &BackendContext, &Arc<dyn PartStore>) -> Result<Box<dyn StateBackend>> + Send + Sync;
@@ -128,7 +144,7 @@ impl Default for Registry {
         {
             registry.register(scheme, place, &CHANGELOG_PARAMETERS, |uri, context, store| {
                 let names = base_names(context);
-                changelog(uri, context, store, Box::new(MemoryBackend::new(Arc::clone(store), names, true)))
+                changelog(uri, context, store, Box::new(MemoryBackend::new(Arc::clone(store), names, true).whole()))
             });
         }
         for (scheme, place) in [("remote-read", Place::Bucket), ("disagg-local", Place::Process)] {
@@ -137,6 +153,7 @@ impl Default for Registry {
                 remote(uri, context, store, threads)
             });
         }
+        register_rocksdb(&mut registry);
         registry
     }
 }
@@ -212,6 +229,14 @@ impl Registry {
         store: &Arc<dyn PartStore>,
     ) -> Result<Box<dyn StateBackend>> {
         (self.scheme(uri)?.build)(uri, context, store)
+    }
+
+    /// Removes working files of a job that processes before this one left behind; building its backend does so too.
+    ///
+    /// # Errors
+    /// When they cannot be removed.
+    pub fn remove_stale(&self, uri: &StateUri, context: &BackendContext) -> Result<()> {
+        if uri.scheme().ends_with("rocksdb") { remove_stale(uri, context) } else { Ok(()) }
     }
 }
 
@@ -348,6 +373,8 @@ mod tests {
             "disagg-local://?hot_max_bytes=1000&io_threads=2".to_owned(),
             format!("file://{}", base.display()),
             format!("changelog+file://{}", base.display()),
+            format!("rocksdb://{}?write_buffer_bytes=1MiB", base.display()),
+            format!("changelog+rocksdb://{}?bloom_bits=0", base.display()),
         ];
         for (number, text) in uris.iter().enumerate() {
             let uri = registry.parse(text).expect(text);

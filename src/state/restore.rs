@@ -1,6 +1,9 @@
 //! What every restore does: read all workers' snapshots, keep the own share.
 
+use std::collections::BTreeMap;
+
 use super::backend::{StateBackend, WriteBatch};
+use super::changelog::replay;
 use super::operator_state::OperatorRows;
 use super::share::Share;
 use super::snapshot::{Content, Snapshot, SnapshotReader, StateVersions};
@@ -88,24 +91,61 @@ pub fn import(backend: &mut dyn StateBackend, streams: &[&[u8]], share: Share) -
     loader.finish()
 }
 
-/// Fills a fresh backend from snapshots that are canonical streams.
+/// Fills a fresh backend from snapshots that are canonical streams with changes. Gives the keys of operator state in the
+/// snapshot of the worker of the same number.
 pub(super) fn restore_arrow(
     backend: &mut dyn StateBackend,
     store: &dyn PartStore,
     from: &[Snapshot],
     share: Share,
-) -> Result<()> {
+) -> Result<Vec<(OperatorId, Vec<u8>)>> {
     let mut loader = Loader::new(backend, share);
-    for snapshot in from {
-        let Content::Arrow { part } = &snapshot.content else { return Err(other_kind(snapshot, "arrow")) };
+    let mut own = Vec::new();
+    for (worker, snapshot) in from.iter().enumerate() {
+        let Content::Arrow { part, changes } = &snapshot.content else { return Err(other_kind(snapshot, "arrow")) };
+        let is_wanted = |key: &[u8]| snapshot.counts(key) && (Share::is_operator_state(key) || share.keeps(key));
+        let mut add = |operator: OperatorId, key: &[u8], value: &[u8]| {
+            if worker == share.worker() && Share::is_operator_state(key) {
+                own.push((operator, key.to_vec()));
+            }
+            loader.add(operator, key, value)
+        };
+        // Stamps are those of the newest stream.
+        let mut newest = None;
+        let mut changed: BTreeMap<(OperatorId, Vec<u8>), Option<Vec<u8>>> = BTreeMap::new();
+        for part in changes {
+            let bytes = store.get(part)?;
+            newest = Some(replay(&bytes, 0..1, &mut |operator, key, value| {
+                if is_wanted(key) {
+                    changed.insert((operator, key.to_vec()), value.map(<[u8]>::to_vec));
+                }
+                Ok(())
+            })?);
+        }
         let bytes = store.get(part)?;
         let reader = SnapshotReader::new(&bytes)?;
-        loader.add_versions(reader.versions())?;
+        let versions = newest.as_ref().unwrap_or(reader.versions()).clone();
+        let mut place = (OperatorId::from_u64(0), Vec::new());
         reader.visit(&mut |operator, key, value| {
-            if snapshot.counts(key) { loader.add(operator, key, value) } else { Ok(()) }
+            if !is_wanted(key) {
+                return Ok(());
+            }
+            place.0 = operator;
+            place.1.clear();
+            place.1.extend_from_slice(key);
+            match changed.remove(&place) {
+                Some(Some(value)) => add(operator, key, &value),
+                Some(None) => Ok(()),
+                None => add(operator, key, value),
+            }
         })?;
+        for ((operator, key), value) in changed {
+            value.map_or(Ok(()), |value| add(operator, &key, &value))?;
+        }
+        loader.add_versions(&versions)?;
     }
-    loader.finish()
+    loader.finish()?;
+    Ok(own)
 }
 
 /// The error for a snapshot that another backend wrote.

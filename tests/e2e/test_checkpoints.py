@@ -16,7 +16,16 @@ KILLS = int(os.environ.get("CLINK_KILLS", 30 if LONG else 2))
 KEYS = int(os.environ.get("CLINK_KEYS", 100_000 if LONG else 20_000))
 SEED = os.environ.get("CLINK_SEED")
 PARTS = 97
-SCHEMES = ["memory://", "memory+sharded://", "file", "changelog://", "changelog+file", "disagg-local://"]
+SCHEMES = [
+    "memory://",
+    "memory+sharded://",
+    "file",
+    "changelog://",
+    "changelog+file",
+    "disagg-local://",
+    "rocksdb",
+    "changelog+rocksdb",
+]
 
 BY_PART = (
     "SELECT part, count(*) AS n, sum(v) AS total, max(v) AS most, count(DISTINCT v % 10) AS kinds FROM t GROUP BY part"
@@ -167,6 +176,7 @@ def test_kills_go_on_from_checkpoints(tmp_path, scheme):
         print(f"{KILLS} kills, {model['done']} statements; seconds to start: {[round(s, 2) for s in starts]}")
     lies = [file for file in place.rglob("*") if file.is_file()] if place.exists() else []
     assert bool(lies) == (":" not in scheme), "the files lie under the URI"
+    assert not list(place.glob("*/work/*")), "what kills left of open databases is gone"
     timeline = sum(file.stat().st_size for file in (tmp_path / "data").glob("timeline*.log"))
     print(f"bytes of the timeline: {timeline}")
 

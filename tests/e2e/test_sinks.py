@@ -223,15 +223,19 @@ def test_a_crash_looping_job_holds_up_nobody(server, tmp_path):
 
 
 @pytest.mark.timeout(300)
-def test_a_table_gets_each_row_once_under_kills(start, tmp_path):
+@pytest.mark.parametrize("checkpoints", ["off", "120ms"])
+def test_a_table_gets_each_row_once_under_kills(start, tmp_path, checkpoints):
     """Rows of DML and of a growing file go through views into tables; the server is killed in between."""
     source = tmp_path / "in.ndjson"
     source.touch()
-    server = start()
+    server = start(flags=["--checkpoint-interval", checkpoints])
     with server.connect() as c:
         c.execute("CREATE TABLE typed (id bigint, g int) APPEND ONLY")
         c.execute(
             f"CREATE TABLE read (id bigint, g int) WITH (connector = 'file', path = '{source}', format = 'json', mode = 'follow')"
+        )
+        c.execute(
+            f"CREATE TABLE newest (g int PRIMARY KEY, id bigint) WITH (connector = 'file', path = '{source}', format = 'json', mode = 'follow')"
         )
         c.execute("CREATE MATERIALIZED VIEW every AS SELECT id, g FROM typed UNION ALL SELECT id, g FROM read")
         c.execute("CREATE MATERIALIZED VIEW sums AS SELECT g, count(*) AS n, sum(id) AS s FROM every GROUP BY g")
@@ -254,8 +258,74 @@ def test_a_table_gets_each_row_once_under_kills(start, tmp_path):
             if kill % 2:
                 c.execute("RESUME JOB into_log")
         server.restart(workers=kill % 3 + 1)
+        with server.connect() as c:
+            restored = one(c, "SELECT count(*) FROM clink_catalog.checkpoints WHERE restored AND id > 0")
+            assert restored == (checkpoints != "off")
     with server.connect() as c:
         c.execute("FLUSH")
+        newest = [(g, sent - 49 + 2 * max(i for i in range(25) if i % 7 == g)) for g in range(7)]
+        assert rows(c, "SELECT g, id FROM newest ORDER BY g") == newest
         assert rows(c, "SELECT n, d, s::bigint FROM logged") == [(sent, sent, sent * (sent - 1) // 2)]
         assert rows(c, "SELECT * FROM latest ORDER BY g") == rows(c, "SELECT * FROM sums ORDER BY g")
         assert one(c, "SELECT sum(n)::bigint FROM latest") == sent
+
+
+def present(path):
+    """What the changes of a file come to, by their first two columns; each row is there once at most."""
+    state = {}
+    for line in lines(path):
+        row = json.loads(line)
+        key = tuple(value for column, value in row.items() if column != "op")
+        state[key] = state.get(key, 0) + (1 if row["op"] == "+I" else -1)
+    assert set(state.values()) <= {0, 1}, "a change is there twice, or one is missing"
+    return sorted(key[:2] for key, count in state.items() if count)
+
+
+@pytest.mark.timeout(300)
+def test_files_get_each_change_once_under_kills(start, tmp_path):
+    """Sinks into a file and a folder, appends and changelogs; what was read is deleted, and the server is killed."""
+    source = tmp_path / "in"
+    source.mkdir()
+    server = start(flags=["--checkpoint-interval", "150ms"])
+    with server.connect() as c:
+        c.execute(
+            "CREATE TABLE events (id bigint, g int) WITH (connector = 'file', format = 'json', "
+            f"path = '{source}/*.ndjson', mode = 'follow')"
+        )
+        c.execute("CREATE TABLE typed (id bigint PRIMARY KEY, g int)")
+        c.execute("CREATE MATERIALIZED VIEW sums AS SELECT g, count(*) AS n, sum(id) AS s FROM events GROUP BY g")
+        into = f"WITH (connector = 'file', format = 'json', path = '{tmp_path}"
+        c.execute(f"CREATE SINK direct {into}/direct.ndjson') AS SELECT id, g + 1 AS g FROM events WHERE id >= 0")
+        c.execute(f"CREATE SINK parts AS SELECT id FROM events {into}/parts/')")
+        c.execute(f"CREATE SINK changes FROM sums {into}/changes.ndjson', changelog = 'true')")
+        c.execute(f"CREATE SINK typed_changes FROM typed {into}/typed.ndjson', changelog = 'true')")
+    sent = 0
+    model = {}
+    for kill in range(8 if LONG else 4):
+        path = source / f"{kill}.ndjson"
+        hidden = source / f".{kill}"
+        hidden.write_text("".join(json.dumps({"id": sent + i, "g": i % 5}) + "\n" for i in range(500)))
+        hidden.rename(path)
+        sent += 500
+        with server.connect() as c:
+            c.execute("FLUSH; CHECKPOINT")
+            path.unlink()
+            for i in range(30):
+                c.execute(f"INSERT INTO typed VALUES ({i}, {kill}) ON CONFLICT (id) DO UPDATE SET g = excluded.g")
+                model[i] = kill
+                if i % 7 == kill:
+                    c.execute(f"DELETE FROM typed WHERE id = {i}")
+                    del model[i]
+        server.restart(workers=kill % 3 + 1)
+        with server.connect() as c:
+            c.execute("FLUSH")
+            direct = lambda: [json.loads(line)["id"] for line in lines(tmp_path / "direct.ndjson")]
+            await_true(lambda: len(direct()) >= sent)
+            assert sorted(direct()) == list(range(sent))
+            await_true(lambda: len(written(tmp_path / "parts")) >= sent)
+            assert sorted(row["id"] for row in written(tmp_path / "parts")) == list(range(sent))
+            for name, view in [("changes", "SELECT g, n FROM sums"), ("typed", "SELECT id, g FROM typed")]:
+                await_true(lambda: present(tmp_path / f"{name}.ndjson") == sorted(rows(c, view)))
+            assert dict(rows(c, "SELECT id, g FROM typed")) == model
+            # Two tables, a view, its source's errors if there are any, and four sinks.
+            assert one(c, "SELECT max(jobs) FROM clink_catalog.checkpoints WHERE restored") >= 6

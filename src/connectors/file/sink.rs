@@ -3,11 +3,14 @@
 //! A single file is written under a hidden name and renamed to its own when the job has caught up;
 //! from then on rows are appended. A folder gets hidden parts that are renamed as they are published,
 //! `<job>-<generation>-<number>.<format>`; the first ones replace the parts of the job's earlier
-//! generations. So after a restart, when the job starts from its beginning, readers see the old rows
-//! until the new ones are all there.
+//! generations. So when the job starts from its beginning, readers see the old rows until the new ones
+//! are all there.
+//!
+//! A checkpoint has the length of the file, or the number of the next part. A start goes on from there: what was written
+//! behind is cut off and comes again.
 
 use std::fs::{self, File};
-use std::io::Write as _;
+use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,7 +26,7 @@ use crate::connectors::formats::csv::CsvOptions;
 use crate::connectors::formats::write::LineFormat;
 use crate::connectors::options::Options;
 use crate::connectors::registry::schema_of;
-use crate::exec::sink::{Sink, SinkInput, SinkWriter};
+use crate::exec::sink::{Sink, SinkInput, SinkPosition, SinkWriter};
 use crate::types::text::JsonObjects;
 use crate::types::{Chunk, Error, Result, SqlState, Time};
 
@@ -135,26 +138,76 @@ impl Sink for FileSink {
     fn open(&self, job: &str, generation: u64) -> Result<Box<dyn SinkWriter>> {
         let target = if self.folder {
             fs::create_dir_all(&self.path)?;
-            let extension = match self.format {
-                Format::Json => "json",
-                Format::Csv(_) => "csv",
-                Format::Parquet => "parquet",
-            };
-            let job = job.replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "_");
-            Target::Folder(Parts { folder: self.path.clone(), job, generation, extension, next: 1 })
+            Target::Folder(self.parts(job, generation, 1))
         } else {
             Target::File { path: self.path.clone(), generation, published: false }
         };
+        let mut writer = self.writer(target);
+        // What cannot be written is known before the first row.
+        writer.open()?;
+        Ok(Box::new(writer))
+    }
+
+    fn resumes(&self) -> bool {
+        true
+    }
+
+    fn resume(&self, job: &str, position: &SinkPosition) -> Result<Box<dyn SinkWriter>> {
+        let Position { generation, end } = serde_json::from_str(&position.0)
+            .map_err(|error| Error::new(SqlState::DataCorrupted, format!("a file sink's position: {error}")))?;
+        if self.folder {
+            let parts = self.parts(job, generation, end);
+            parts.cut_back()?;
+            return Ok(Box::new(self.writer(Target::Folder(parts))));
+        }
+        let mut writer = self.writer(Target::File { path: self.path.clone(), generation, published: true });
+        let mut file =
+            fs::OpenOptions::new().write(true).open(&self.path).map_err(|error| self.shorter(end, &error))?;
+        let length = file.metadata()?.len();
+        if length < end {
+            return Err(self.shorter(end, &format!("it has {length}")));
+        }
+        file.set_len(end)?;
+        file.sync_all()?;
+        file.seek(SeekFrom::End(0))?;
+        writer.open = Some(Open::Lines { file, hidden: self.path.clone(), buffer: Vec::new(), rows: true });
+        Ok(Box::new(writer))
+    }
+}
+
+/// Where a file sink is: in a file the number of its bytes, in a folder that of the next part.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Position {
+    generation: u64,
+    end: u64,
+}
+
+impl FileSink {
+    fn parts(&self, job: &str, generation: u64, next: u64) -> Parts {
+        let extension = match self.format {
+            Format::Json => "json",
+            Format::Csv(_) => "csv",
+            Format::Parquet => "parquet",
+        };
+        let job = job.replace(|c: char| !c.is_ascii_alphanumeric() && c != '_', "_");
+        Parts { folder: self.path.clone(), job, generation, extension, next }
+    }
+
+    fn writer(&self, target: Target) -> Writer {
         let lines = match &self.format {
             Format::Json => Some(LineFormat::Json(JsonObjects::new(&self.schema))),
             Format::Csv(options) => Some(LineFormat::Csv(options.clone())),
             Format::Parquet => None,
         };
-        let mut writer =
-            Writer { target, lines, changelog: self.changelog, schema: Arc::clone(&self.schema), open: None };
-        // What cannot be written is known before the first row.
-        writer.open()?;
-        Ok(Box::new(writer))
+        Writer { target, lines, changelog: self.changelog, schema: Arc::clone(&self.schema), open: None }
+    }
+
+    fn shorter(&self, end: u64, why: &dyn std::fmt::Display) -> Error {
+        Error::new(
+            SqlState::UndefinedFile,
+            format!("file \"{}\" should have {end} bytes from before: {why}", self.path.display()),
+        )
+        .hint("Put the file back; or RESUME JOB, which writes it anew.")
     }
 }
 
@@ -231,6 +284,19 @@ impl Writer {
 }
 
 impl SinkWriter for Writer {
+    fn position(&mut self) -> Result<SinkPosition> {
+        self.publish()?;
+        let position = match (&self.target, &self.open) {
+            (Target::Folder(parts), _) => Position { generation: parts.generation, end: parts.next },
+            (Target::File { generation, .. }, Some(Open::Lines { file, .. })) => {
+                Position { generation: *generation, end: file.metadata()?.len() }
+            }
+            (Target::File { .. }, _) => return Err(Error::internal("a file sink has no file")),
+        };
+        let text = serde_json::to_string(&position).map_err(|error| Error::internal(error.to_string()))?;
+        Ok(SinkPosition(text))
+    }
+
     fn write(&mut self, _: Time, changes: &[Chunk]) -> Result<()> {
         for chunk in changes {
             let batch = self.rows(chunk)?;
@@ -303,6 +369,40 @@ impl SinkWriter for Writer {
 }
 
 impl Parts {
+    /// Takes back what was written behind the next part, and files of other writers of this job.
+    fn cut_back(&self) -> Result<()> {
+        let is_kept = |name: &str| {
+            let rest = name.strip_prefix(self.job.as_str()).and_then(|rest| rest.strip_prefix('-'));
+            let (generation, rest) = rest.and_then(|rest| rest.split_once('-'))?;
+            let number = rest.split('.').next()?.parse::<u64>().ok()?;
+            Some(generation.parse::<u64>().ok()? == self.generation && number < self.next)
+        };
+        let mut kept = 0;
+        for entry in fs::read_dir(&self.folder)? {
+            let entry = entry?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let hidden = name.strip_prefix('.').and_then(|name| name.strip_suffix(".tmp"));
+            match (hidden, is_kept(hidden.unwrap_or(name))) {
+                (None, Some(true)) => kept += 1,
+                (_, Some(_)) => fs::remove_file(entry.path())?,
+                (_, None) => {}
+            }
+        }
+        if kept + 1 < self.next {
+            return Err(Error::new(
+                SqlState::UndefinedFile,
+                format!(
+                    "folder \"{}\" should have {} parts from before, it has {kept}",
+                    self.folder.display(),
+                    self.next - 1
+                ),
+            )
+            .hint("Put the files back; or RESUME JOB, which writes them anew."));
+        }
+        sync_folder(Some(&self.folder))
+    }
+
     fn name(&self) -> String {
         format!("{}-{:013}-{:06}.{}", self.job, self.generation, self.next, self.extension)
     }
@@ -410,6 +510,58 @@ mod tests {
         assert_eq!(text, "op,a\n-D,2\n");
         second.publish().expect("nothing new is no part");
         assert_eq!(seen().len(), 2);
+    }
+
+    #[test]
+    fn a_writer_goes_on_from_a_position() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("out.csv");
+        let into_file = sink(&path, &[("format", "csv")]).expect("a sink");
+        let mut writer = into_file.open("j", 1).expect("open");
+        let write = |writer: &mut Box<dyn SinkWriter>, value: i64| {
+            writer.write(Time::from_millis(1), &chunks(&[value], &[1])).expect("written");
+        };
+        write(&mut writer, 1);
+        let position = writer.position().expect("a position");
+        write(&mut writer, 2);
+        writer.publish().expect("published");
+        assert_eq!(fs::read_to_string(&path).expect("there"), "a\n1\n2\n");
+        let mut writer = into_file.resume("j", &position).expect("goes on");
+        assert_eq!(fs::read_to_string(&path).expect("there"), "a\n1\n", "cut back");
+        write(&mut writer, 3);
+        writer.position().expect("a position");
+        assert_eq!(fs::read_to_string(&path).expect("there"), "a\n1\n3\n");
+        fs::write(&path, "a").expect("written");
+        let error = into_file.resume("j", &position).map(drop).expect_err("it is shorter");
+        assert_eq!(error.code(), SqlState::UndefinedFile);
+
+        let folder = dir.path().join("parts");
+        fs::create_dir(&folder).expect("made");
+        fs::write(folder.join("other-1.json"), "").expect("written");
+        let into_folder = sink(&folder, &[("format", "json")]).expect("a sink");
+        let seen = || {
+            let mut seen: Vec<String> = fs::read_dir(&folder)
+                .expect("a folder")
+                .map(|entry| entry.expect("an entry").file_name().into_string().expect("a name"))
+                .filter(|name| !name.starts_with('.'))
+                .collect();
+            seen.sort();
+            seen
+        };
+        let mut writer = into_folder.open("j", 7).expect("open");
+        write(&mut writer, 1);
+        let position = writer.position().expect("a position");
+        write(&mut writer, 2);
+        writer.publish().expect("published");
+        write(&mut writer, 3);
+        assert_eq!(seen(), ["j-0000000000007-000001.json", "j-0000000000007-000002.json", "other-1.json"]);
+        let mut writer = into_folder.resume("j", &position).expect("goes on");
+        assert_eq!(seen(), ["j-0000000000007-000001.json", "other-1.json"]);
+        write(&mut writer, 4);
+        writer.publish().expect("published");
+        assert_eq!(fs::read_to_string(folder.join("j-0000000000007-000002.json")).expect("there"), "{\"a\":4}\n");
+        fs::remove_file(folder.join("j-0000000000007-000001.json")).expect("removed");
+        assert!(into_folder.resume("j", &position).is_err(), "a part is missing");
     }
 
     #[test]

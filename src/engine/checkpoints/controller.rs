@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use arrow::ipc::writer::StreamWriter;
 use tokio::sync::oneshot;
 
-use super::{Cut, GROUP, JobCut, StateStores};
-use crate::engine::installed::Relations;
+use super::{Cut, GROUP, JobCut, StateStores, Unsaved, written};
+use crate::engine::installed::{Relations, restarted};
 use crate::engine::sequencer::{Request, stopping};
 use crate::env::Env;
 use crate::exec::Captured;
 use crate::exec::relation::{RelationShared, lock};
+use crate::exec::sink::SinkPosition;
 use crate::state::{Head, HeadCheckpoint, HeadFile, Manifest, Part, Snapshot, released_parts};
 use crate::types::{CheckpointId, Chunk, Error, RelationId, Result, SqlState, Time};
 
@@ -40,6 +41,10 @@ pub(crate) enum Message {
     NotBegun(Option<Error>),
     /// A job's part on one worker.
     Captured(Captured),
+    /// Where a sink's writer was at the cut.
+    Written { checkpoint: CheckpointId, sink: RelationId, position: Result<SinkPosition> },
+    /// All jobs end now, to start again: what is under way is abandoned before the answer.
+    Restarting(Sender<()>),
     /// End the thread.
     Stop,
 }
@@ -63,6 +68,8 @@ pub(crate) struct Begun {
     pub(crate) cut: Cut,
     /// The rows of each of its [`Cut::bad_rows`] that are kept.
     pub(crate) bad_rows: Vec<Option<Vec<Chunk>>>,
+    /// What each sink into a table wrote since the last cut.
+    pub(crate) sinks: HashMap<RelationId, Unsaved>,
     /// In the order of its jobs.
     pub(crate) members: Vec<MemberJob>,
     /// The views that read nothing but sources, with those.
@@ -77,6 +84,8 @@ pub(crate) struct MemberJob {
     pub(crate) follows: Vec<RelationId>,
     /// Its rows are nowhere else.
     pub(crate) is_table: bool,
+    /// Its rows leave: its writer tells where it is.
+    pub(crate) is_sink: bool,
 }
 
 /// A checkpoint as people see it.
@@ -159,6 +168,8 @@ struct Running {
     persisted: HashMap<(RelationId, usize), Snapshot>,
     /// What each job was in a complete checkpoint last: its backends may refer to these parts, also while it is in none.
     held: HashMap<RelationId, Vec<Snapshot>>,
+    /// What each sink into a table wrote that no complete checkpoint has.
+    unsaved: HashMap<RelationId, Unsaved>,
     pending: Option<Pending>,
     /// The sequencer was asked and has not answered.
     asked: bool,
@@ -210,6 +221,7 @@ impl Controller {
             retained: start.retained,
             refused: start.refused,
             persisted: HashMap::new(),
+            unsaved: HashMap::new(),
             pending: None,
             asked: false,
             failed: false,
@@ -260,6 +272,13 @@ impl Running {
                     self.answer(&reason.map_or(Ok(newest), Err));
                 }
                 Ok(Message::Captured(captured)) => self.captured(captured),
+                Ok(Message::Written { checkpoint, sink, position }) => self.written(checkpoint, sink, position),
+                Ok(Message::Restarting(answer)) => {
+                    self.abandon(&restarted());
+                    self.persisted.clear();
+                    // The sequencer waits.
+                    let _ = answer.send(());
+                }
             }
             if self.pending.is_some() {
                 self.look();
@@ -288,8 +307,16 @@ impl Running {
         Ok(named.checkpoint)
     }
 
-    fn begun(&mut self, begun: Begun) {
+    fn begun(&mut self, mut begun: Begun) {
         self.asked = false;
+        let mut unsaved: HashMap<RelationId, Unsaved> = HashMap::new();
+        for (sink, new) in std::mem::take(&mut begun.sinks) {
+            let mut all = self.unsaved.remove(&sink).unwrap_or_default();
+            all.add(new.chunks());
+            unsaved.insert(sink, all);
+        }
+        // Others are gone.
+        self.unsaved = unsaved;
         let mut info = describe(begun.checkpoint, &begun.cut, &BTreeSet::new());
         info.status = "RUNNING";
         self.show(info);
@@ -341,12 +368,27 @@ impl Running {
         }
     }
 
+    fn written(&mut self, checkpoint: CheckpointId, sink: RelationId, position: Result<SinkPosition>) {
+        let Some(pending) = self.pending.as_mut().filter(|p| p.begun.checkpoint == checkpoint) else { return };
+        match position {
+            Ok(position) => {
+                let jobs = &mut pending.begun.cut.jobs;
+                jobs.iter_mut()
+                    .filter(|job| job.relation == sink)
+                    .for_each(|job| job.position = Some(position.clone()));
+            }
+            Err(error) => self.abandon(&error),
+        }
+    }
+
     /// Leaves out jobs that ended, and completes the checkpoint when all others are there.
     fn look(&mut self) {
         let Some(pending) = &mut self.pending else { return };
         let mut all = true;
-        for (member, parts) in pending.begun.members.iter().zip(&pending.parts) {
-            if parts.iter().all(Option::is_some) || pending.ended.contains(&member.shared.id) {
+        let jobs = pending.begun.members.iter().zip(&pending.parts).zip(&pending.begun.cut.jobs);
+        for ((member, parts), job) in jobs {
+            let is_there = parts.iter().all(Option::is_some) && (!member.is_sink || job.position.is_some());
+            if is_there || pending.ended.contains(&member.shared.id) {
                 continue;
             }
             if self.controller.relations.still_runs(&member.shared) {
@@ -387,8 +429,10 @@ impl Running {
 
     fn complete(&mut self, pending: Pending) -> Result<()> {
         let Pending { begun, started, parts, ended, pause } = pending;
-        let cut = self.cut_of(&begun, parts, &ended)?;
+        let mut cut = self.cut_of(&begun, parts, &ended)?;
         let controller = &self.controller;
+        let before = self.retained.first().map(|(_, cut)| cut.sinks.as_slice()).unwrap_or_default();
+        cut.sinks = written::write(&**controller.stores.root(), begun.checkpoint, before, &self.unsaved)?;
         let failpoints = controller.env.failpoints();
         failpoints.pass("checkpoint.manifest")?;
         let mut manifest = Manifest::new(GROUP, begun.checkpoint, "", Vec::new());
@@ -404,6 +448,7 @@ impl Running {
             head.complete(GROUP, named.clone(), controller.retained_max)
         };
         let released = lock(&controller.head).update(complete)?;
+        self.unsaved.values_mut().for_each(|unsaved| *unsaved = Unsaved::default());
         let before = self.retained.iter().flat_map(|(_, cut)| cut.parts()).collect();
         let mut info = describe(begun.checkpoint, &cut, &before);
         info.duration_millis = Some(u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX));
@@ -499,8 +544,10 @@ impl Running {
                 let store = stores.store(job.relation, &stores.uri(Some(&job.state_uri))?)?;
                 parts.iter().try_for_each(|part| store.delete(part))?;
             }
-            let rows = cut.bad_rows.iter().filter_map(|bad| bad.rows.as_ref());
-            rows.chain([&named.manifest]).try_for_each(|part| stores.root().delete(&part.name))?;
+            let is_kept =
+                |part: &&Part| self.retained.iter().any(|(_, cut)| cut.root_parts().any(|kept| kept == *part));
+            let rest = cut.root_parts().filter(|part| !is_kept(part));
+            rest.chain([&named.manifest]).try_for_each(|part| stores.root().delete(&part.name))?;
         }
         refused.iter().try_for_each(|named| stores.root().delete(&named.manifest.name))
     }
@@ -508,6 +555,7 @@ impl Running {
 
 fn describe(id: CheckpointId, cut: &Cut, before: &BTreeSet<(RelationId, &Part)>) -> CheckpointInfo {
     let parts = cut.parts();
+    let written: HashSet<_> = before.iter().map(content).collect();
     CheckpointInfo {
         id,
         status: "COMPLETE",
@@ -515,9 +563,18 @@ fn describe(id: CheckpointId, cut: &Cut, before: &BTreeSet<(RelationId, &Part)>)
         jobs: cut.jobs.len(),
         parts: parts.len(),
         bytes: parts.iter().map(|(_, part)| part.bytes).sum(),
-        bytes_new: parts.difference(before).map(|(_, part)| part.bytes).sum(),
+        bytes_new: parts.iter().filter(|part| !written.contains(&content(part))).map(|(_, part)| part.bytes).sum(),
         pause: None,
         restored: false,
         error: None,
     }
+}
+
+/// What two parts share when one was written: a sorted file of RocksDB has links in the folders of all its checkpoints.
+fn content<'a>((job, part): &(RelationId, &'a Part)) -> (RelationId, &'a str, u64, u32) {
+    let name = match part.name.rsplit_once('/') {
+        Some((_, file)) if file.ends_with(".sst") => file,
+        _ => part.name.as_str(),
+    };
+    (*job, name, part.bytes, part.crc32c)
 }

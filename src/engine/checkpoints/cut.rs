@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::engine::coordinator::{RelationKind, RelationSpec};
+use crate::engine::reading_order::OrderCut;
 use crate::exec::JobSpec;
 use crate::exec::plan::{JobPlan, OperatorSpec, RankSpec, Show};
+use crate::exec::sink::SinkPosition;
 use crate::exec::source::Offset;
 use crate::state::{Part, Snapshot};
 use crate::types::{Error, RelationId, Result, fnv1a};
@@ -21,6 +23,12 @@ pub(crate) struct Cut {
     pub(crate) offsets: Offsets,
     /// Of external tables, the rows that could not be read.
     pub(crate) bad_rows: Vec<BadRowsCut>,
+    /// In which order the splits of external tables whose rows are kept were read.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) orders: BTreeMap<RelationId, OrderCut>,
+    /// What sinks into tables have written.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) sinks: Vec<SinkCut>,
 }
 
 /// A job's state.
@@ -40,6 +48,9 @@ pub(crate) struct JobCut {
     /// is that of an earlier checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) behind: Option<Offsets>,
+    /// Where what its sink wrote ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) position: Option<SinkPosition>,
 }
 
 /// The rows of one external table that could not be read.
@@ -53,6 +64,22 @@ pub(crate) struct BadRowsCut {
     pub(crate) expired: usize,
     /// The rows in order, as an Arrow IPC stream in the checkpoint folder; absent when nobody keeps them.
     pub(crate) rows: Option<Part>,
+}
+
+/// The rows of its query that a sink has written into its table.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct SinkCut {
+    /// The sink.
+    pub(crate) sink: RelationId,
+    /// Objects in the checkpoint folder with changes, which come to those rows together.
+    pub(crate) parts: Vec<SinkPart>,
+}
+
+/// Some changes of what a sink has written.
+#[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+pub(crate) struct SinkPart {
+    pub(crate) rows: usize,
+    pub(crate) part: Part,
 }
 
 /// A binding with bad rows.
@@ -91,7 +118,15 @@ impl Cut {
             let parts = job.workers.iter().flat_map(Snapshot::parts);
             parts.map(|part| (job.relation, part))
         });
-        jobs.chain(self.bad_rows.iter().filter_map(|bad| Some((bad.table, bad.rows.as_ref()?)))).collect()
+        let bad_rows = self.bad_rows.iter().filter_map(|bad| Some((bad.table, bad.rows.as_ref()?)));
+        let sinks = self.sinks.iter().flat_map(|sink| sink.parts.iter().map(|part| (sink.sink, &part.part)));
+        jobs.chain(bad_rows).chain(sinks).collect()
+    }
+
+    /// The parts that lie in the checkpoint folder itself, and in no job's store.
+    pub(crate) fn root_parts(&self) -> impl Iterator<Item = &Part> {
+        let sinks = self.sinks.iter().flat_map(|sink| sink.parts.iter().map(|part| &part.part));
+        self.bad_rows.iter().filter_map(|bad| bad.rows.as_ref()).chain(sinks)
     }
 }
 
@@ -105,6 +140,10 @@ pub(crate) fn plan_of(relation: &RelationSpec) -> Option<JobPlan> {
             Some(JobSpec::table_plan(relation.id, crate::catalog::errors_schema(), Vec::new()))
         }
         RelationKind::View { plan, .. } => Some(plan.as_ref().clone()),
+        RelationKind::External { source, key } if !key.is_empty() => {
+            Some(JobSpec::latest_plan(relation.id, source.source.schema(), key.clone()))
+        }
+        RelationKind::Sink { plan, target, .. } if target.sink.resumes() => Some(plan.as_ref().clone()),
         RelationKind::External { .. } | RelationKind::RowErrors | RelationKind::Sink { .. } => None,
     }
 }

@@ -15,7 +15,9 @@
 //! **Who takes part.** Jobs that are whole at `T`. One that fills, failed or was paused is left out, with what stands on
 //! it; a start lets it begin anew from what it stands on. A view on sources alone keeps the state of its last checkpoint
 //! instead, with its offsets of then: what it read may be gone. Rows of ordinary tables are nowhere else, so without one
-//! of them there is no checkpoint. Sinks keep nothing: they are written anew after a start.
+//! of them there is no checkpoint. A sink that can go on, as those into files, is captured as a job, and its writer says
+//! where it is at `T`. One into a table says what it has written there, so that a start writes the difference. Others keep
+//! nothing: they are written anew.
 //!
 //! **Completion.** Parts first, each durable; then a manifest that names each with length and checksum; then HEAD, which
 //! names the manifest. A crash before that leaves the older checkpoints, and files that nothing names, which the next start
@@ -31,6 +33,7 @@ pub mod offline;
 mod restore;
 mod savepoint;
 mod stores;
+mod written;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,10 +45,11 @@ pub(crate) use controller::CheckpointInfo;
 pub(super) use controller::{Begun, Checkpoints, Controller, MemberJob, Message, Start};
 pub(super) use cut::{BadBindingCut, BadRowsCut, Cut, JobCut, Offsets, plan_mark};
 use restore::is_ours;
-pub(super) use restore::{Restored, fresh, restore};
+pub(super) use restore::{Restored, fresh, restore, sweep};
 pub(super) use savepoint::begin_from;
 pub use savepoint::savepoint_folder;
 pub(super) use stores::StateStores;
+pub(super) use written::Unsaved;
 
 /// The group of HEAD that all checkpoints of a database are in.
 pub(super) const GROUP: &str = "database";

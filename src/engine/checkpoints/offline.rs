@@ -143,7 +143,7 @@ impl Place {
             verify(&*store, &parts, Depth::Checksums)
                 .map_err(|error| error.detail(format!("It is part of the state of {}.", job.name)))?;
         }
-        for part in cut.bad_rows.iter().filter_map(|bad| bad.rows.as_ref()) {
+        for part in cut.root_parts() {
             self.stores.root().get(part)?;
         }
         Ok(())
@@ -245,7 +245,7 @@ pub fn sweep_checkpoints(target: &str, dry_run: bool) -> Result<Vec<String>> {
     for named in &place.named {
         let cut = place.cut(named)?;
         needed.insert(at(&root, &named.manifest.name));
-        needed.extend(cut.bad_rows.iter().filter_map(|bad| bad.rows.as_ref()).map(|part| at(&root, &part.name)));
+        needed.extend(cut.root_parts().map(|part| at(&root, &part.name)));
         for job in &cut.jobs {
             let store = place.stores.store(job.relation, &place.stores.uri(Some(&job.state_uri))?)?;
             let location = store.location();

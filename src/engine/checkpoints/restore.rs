@@ -6,8 +6,10 @@ use std::sync::Arc;
 use arrow::ipc::reader::StreamReader;
 
 use super::cut::plan_of;
-use super::{BadRowsCut, Cut, GROUP, JobCut, Offsets, Start, StateStores, plan_mark};
+use super::{BadRowsCut, Cut, GROUP, JobCut, Offsets, Start, StateStores, plan_mark, written};
 use crate::engine::coordinator::{RelationKind, RelationSpec};
+use crate::engine::reading_order::ReadingOrder;
+use crate::exec::sink::SinkPosition;
 use crate::exec::source::{Offset, SplitId};
 use crate::state::{Depth, Head, HeadCheckpoint, Manifest, Share, StateBackend, export_checkpoint, import, verify};
 use crate::types::{CheckpointId, Chunk, Error, RelationId, Result, SqlState, Time};
@@ -24,6 +26,12 @@ pub(crate) struct Restored {
     behind: HashMap<RelationId, SourceOffsets>,
     /// By external table.
     pub(crate) bad_rows: HashMap<RelationId, RestoredBadRows>,
+    /// In which order the splits of external tables whose rows are kept were read.
+    pub(crate) orders: HashMap<RelationId, ReadingOrder>,
+    /// What sinks into tables have written there.
+    pub(crate) written: HashMap<RelationId, Vec<Chunk>>,
+    /// Where what sinks of restored jobs wrote ends.
+    pub(crate) positions: HashMap<RelationId, SinkPosition>,
 }
 
 /// Up to where splits were read, by external table.
@@ -43,7 +51,7 @@ pub(crate) struct RestoredBadRows {
     pub(crate) rows: Option<Vec<Chunk>>,
 }
 
-/// Finds and restores the newest checkpoint that is whole, and removes what no checkpoint needs.
+/// Finds and restores the newest checkpoint that is whole.
 ///
 /// # Errors
 /// XX001 when HEAD names checkpoints and none is whole; what is wrong with a store.
@@ -93,12 +101,18 @@ pub(crate) fn restore(
         (Some(found), None) => tracing::info!(checkpoint = %found.time, jobs = found.jobs.len(), "starting from"),
         (None, None) => {}
     }
-    sweep_root(stores, &start)?;
     Ok((restored, start))
 }
 
-/// Removes what a crash left in the checkpoint folder. What damaged checkpoints name stays, to be looked at.
-fn sweep_root(stores: &StateStores, start: &Start) -> Result<()> {
+/// Removes what a crash left in the checkpoint folder, and working files of backends. What damaged checkpoints name stays,
+/// to be looked at.
+///
+/// # Errors
+/// When something cannot be read or removed.
+pub(crate) fn sweep(stores: &StateStores, start: &Start) -> Result<()> {
+    for job in start.retained.iter().flat_map(|(_, cut)| &cut.jobs) {
+        stores.remove_stale(job.relation, &stores.uri(Some(&job.state_uri))?)?;
+    }
     if !start.refused.is_empty() {
         return Ok(());
     }
@@ -109,7 +123,7 @@ fn sweep_root(stores: &StateStores, start: &Start) -> Result<()> {
             let parts = job.workers.iter().flat_map(|snapshot| snapshot.parts());
             needed.extend(parts.map(|part| format!("jobs/{}/{}", job.relation, part.name)));
         }
-        needed.extend(cut.bad_rows.iter().filter_map(|bad| bad.rows.as_ref()).map(|part| part.name.clone()));
+        needed.extend(cut.root_parts().map(|part| part.name.clone()));
     }
     let mut removed = 0;
     for object in stores.root().list("")? {
@@ -153,8 +167,9 @@ fn restore_cut(
         verify(&*store, &parts, Depth::Checksums)
             .map_err(|error| error.detail(format!("It is part of the state of {}.", job.name)))?;
     }
-    let (mut jobs, mut behind) = (HashMap::new(), HashMap::new());
+    let (mut jobs, mut behind, mut positions) = (HashMap::new(), HashMap::new(), HashMap::new());
     for (spec, job) in kept {
+        positions.extend(job.position.clone().map(|position| (job.relation, position)));
         behind.extend(job.behind.as_ref().map(|offsets| (job.relation, source_offsets(offsets))));
         jobs.insert(job.relation, restore_job(stores, spec, job, named.checkpoint, workers)?);
     }
@@ -181,8 +196,24 @@ fn restore_cut(
         };
         bad_rows.insert(bad.table, RestoredBadRows { cut: bad.clone(), rows });
     }
+    let orders = cut.orders.iter().map(|(table, order)| Ok((*table, ReadingOrder::from_cut(order)?)));
+    let orders = orders.collect::<Result<_>>()?;
+    let is_sink =
+        |id: RelationId| relations.iter().any(|spec| spec.id == id && matches!(spec.kind, RelationKind::Sink { .. }));
+    let sinks = cut.sinks.iter().filter(|cut| is_sink(cut.sink));
+    let written = sinks.map(|cut| Ok((cut.sink, written::read(&**stores.root(), &cut.parts)?)));
+    let written = written.collect::<Result<_>>()?;
     let offsets = source_offsets(&cut.offsets);
-    Ok(Restored { time: Time::from_millis(named.checkpoint.0), jobs, offsets, behind, bad_rows })
+    Ok(Restored {
+        time: Time::from_millis(named.checkpoint.0),
+        jobs,
+        offsets,
+        behind,
+        bad_rows,
+        orders,
+        written,
+        positions,
+    })
 }
 
 fn source_offsets(offsets: &Offsets) -> SourceOffsets {
@@ -200,17 +231,22 @@ fn kept_jobs<'a>(cut: &'a Cut, relations: &'a [RelationSpec]) -> Result<Vec<(&'a
     let mut owners: HashMap<RelationId, RelationId> = HashMap::new();
     let external: HashSet<RelationId> = relations
         .iter()
-        .filter(|spec| matches!(spec.kind, RelationKind::External { .. }))
+        .filter(|spec| matches!(&spec.kind, RelationKind::External { key, .. } if key.is_empty()))
         .map(|spec| spec.id)
         .collect();
     let mut specs: Vec<&RelationSpec> = relations.iter().collect();
     specs.sort_by_key(|spec| spec.id);
     for spec in specs {
-        if let RelationKind::View { errors: Some(errors), .. } = &spec.kind {
+        if let RelationKind::View { errors: Some(errors), .. } | RelationKind::Sink { errors: Some(errors), .. } =
+            &spec.kind
+        {
             owners.insert(*errors, spec.id);
         }
         let Some(plan) = plan_of(spec) else { continue };
         let Some(job) = cut.jobs.iter().find(|job| job.relation == spec.id) else { continue };
+        if matches!(spec.kind, RelationKind::Sink { .. }) && job.position.is_none() {
+            continue;
+        }
         if plan_mark(spec).as_ref() != Some(&job.plan) {
             if matches!(spec.kind, RelationKind::Table { .. }) {
                 return Err(Error::new(

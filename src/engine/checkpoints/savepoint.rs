@@ -5,6 +5,7 @@
 //! manifests/database-<id>.json      as in a checkpoint folder
 //! jobs/<relation>/cp-<id>/w0/state.arrow     each job's state in the open format, whatever backend it has
 //! cp-<id>/errors-<table>.arrow      rows that could not be read
+//! cp-<id>/sink-<sink>.arrow         rows that a sink has written into its table
 //! catalog.log                       as in a data directory
 //! ```
 
@@ -49,15 +50,18 @@ pub(super) fn write(
             .hint("Name a folder that does not exist yet."));
     }
     let mut cut = cut.clone();
+    // Where a sink's files end says nothing elsewhere: it begins anew.
+    cut.jobs.retain(|job| job.position.is_none());
     for job in &mut cut.jobs {
         let from = stores.store(job.relation, &stores.uri(Some(&job.state_uri))?)?;
         let state = export_checkpoint(&from, &job.workers, &stores.scratch())?;
         let name = format!("cp-{}/w0/state.arrow", named.checkpoint);
         let part = store.put(&format!("jobs/{}/{name}", job.relation), state.into())?;
         job.state_uri = "memory://".to_owned();
-        job.workers = vec![Snapshot::new(named.checkpoint, Content::Arrow { part: Part { name, ..part } })];
+        let content = Content::Arrow { part: Part { name, ..part }, changes: Vec::new() };
+        job.workers = vec![Snapshot::new(named.checkpoint, content)];
     }
-    for part in cut.bad_rows.iter().filter_map(|bad| bad.rows.as_ref()) {
+    for part in cut.root_parts() {
         store.put(&part.name, stores.root().get(part)?)?;
     }
     let mut manifest = Manifest::new(GROUP, named.checkpoint, "", Vec::new());
@@ -138,7 +142,7 @@ pub(crate) fn begin_from(folder: &Path, data_dir: &Path, checkpoints: &Path) -> 
             copy(part, &format!("jobs/{}/{}", job.relation, part.name))?;
         }
     }
-    cut.bad_rows.iter().filter_map(|bad| bad.rows.as_ref()).try_for_each(|part| copy(part, &part.name))?;
+    cut.root_parts().try_for_each(|part| copy(part, &part.name))?;
     copy(&named.manifest, &named.manifest.name)?;
     let catalog = from.get(&catalog)?;
     HeadFile::open(data_dir)?.update(|head| {

@@ -104,6 +104,14 @@ impl StateStores {
             .collect()
     }
 
+    /// Removes working files that a killed server left of a job, which may not be there any more.
+    ///
+    /// # Errors
+    /// When they cannot be removed.
+    pub(crate) fn remove_stale(&self, job: RelationId, uri: &StateUri) -> Result<()> {
+        self.registry.remove_stale(uri, &self.context(job, Share::WHOLE)?)
+    }
+
     fn context(&self, job: RelationId, share: Share) -> Result<BackendContext> {
         let folder = self.folder.join("jobs").join(job.to_string());
         Ok(BackendContext {
@@ -112,7 +120,7 @@ impl StateStores {
             job: job.to_string(),
             share,
             // Processes are counted, and so are the backends of each.
-            life: (self.incarnation << 32) | self.started.fetch_add(1, Ordering::Relaxed),
+            life: BackendContext::life(self.incarnation, self.started.fetch_add(1, Ordering::Relaxed)),
             memory_bytes: self.memory_bytes,
             runtime: self.runtime.clone(),
             sync: self.sync,

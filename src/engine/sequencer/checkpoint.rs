@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::{Batch, Sequencer};
 use crate::engine::checkpoints::{Begun, Cut, JobCut, Message, plan_mark};
+use crate::exec::sink::SinkMark;
 use crate::exec::{Barrier, WorkerCommand};
-use crate::types::{CheckpointId, Error, Result, SqlState};
+use crate::types::{CheckpointId, Error, Result};
 
 impl Sequencer {
     /// Cuts when there is something new, or `anyway`, and tells the controller.
@@ -16,6 +17,14 @@ impl Sequencer {
             Ok(Some((begun, barrier))) => {
                 // The controller knows of the checkpoint before anything of it comes; it is gone when the server stops.
                 let _ = controller.send(Message::Begun(Box::new(begun)));
+                let (checkpoint, time) = (barrier.checkpoint, barrier.time);
+                self.relations.mark_sinks(&barrier.jobs, |sink| {
+                    let controller = controller.clone();
+                    let told = move |position| {
+                        let _ = controller.send(Message::Written { checkpoint, sink, position });
+                    };
+                    SinkMark { time, answer: Box::new(told) }
+                });
                 self.executor.broadcast(&WorkerCommand::Barrier(Arc::new(barrier)));
                 return;
             }
@@ -28,14 +37,6 @@ impl Sequencer {
 
     fn cut(&mut self, batch: Batch, anyway: bool) -> Result<Option<(Begun, Barrier)>> {
         let Some((stores, controller)) = self.state.clone() else { return Ok(None) };
-        if let Some(name) = self.relations.without_cut() {
-            if !anyway {
-                return Ok(None);
-            }
-            return Err(Error::new(SqlState::ObjectNotReady, format!("{name} cannot be part of a checkpoint"))
-                .detail("What a table with a connector and a primary key, or a sink into a table, knows is not kept apart from the timeline.")
-                .hint("Drop it first, or go without: a restart replays the timeline."));
-        }
         let before = self.last_time();
         let is_new = anyway || self.changed || batch.is_urgent() || {
             let jobs = self.relations.to_capture(before)?;
@@ -56,6 +57,7 @@ impl Sequencer {
             (*table, splits.collect::<BTreeMap<_, _>>())
         });
         let mut cut = Cut { offsets: offsets.collect(), ..Cut::default() };
+        cut.orders = self.orders.iter().map(|(table, order)| (*table, order.cut())).collect();
         let mut bad_rows = Vec::new();
         for (table, bad) in &self.bad_rows {
             let (bad, rows) = bad.cut(*table);
@@ -67,7 +69,15 @@ impl Sequencer {
             let plan = plan_mark(&spec).ok_or_else(|| Error::internal("a job without a plan keeps state"))?;
             let state_uri = stores.uri(spec.state_backend())?.to_string();
             let (relation, name) = (spec.id, spec.qualified_name);
-            cut.jobs.push(JobCut { relation, name, plan, state_uri, workers: Vec::new(), behind: None });
+            cut.jobs.push(JobCut {
+                relation,
+                name,
+                plan,
+                state_uri,
+                workers: Vec::new(),
+                behind: None,
+                position: None,
+            });
             members.push(member);
         }
         let checkpoint = CheckpointId(time.as_millis());
@@ -85,6 +95,8 @@ impl Sequencer {
         };
         let workers = self.executor.workers();
         let on_sources_alone = self.relations.on_sources_alone();
-        Ok(Some((Begun { checkpoint, time, cut, bad_rows, members, on_sources_alone, workers }, barrier)))
+        let sinks = self.unsaved.iter_mut().map(|(sink, unsaved)| (*sink, std::mem::take(unsaved))).collect();
+        let begun = Begun { checkpoint, time, cut, bad_rows, sinks, members, on_sources_alone, workers };
+        Ok(Some((begun, barrier)))
     }
 }

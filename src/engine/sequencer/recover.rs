@@ -7,9 +7,8 @@ use std::time::Duration;
 
 use super::{Sequencer, feed_input};
 use crate::engine::bad_rows::BadRows;
-use crate::engine::checkpoints::{Message, Start, restore};
+use crate::engine::checkpoints::{Message, Start, Unsaved, restore, sweep};
 use crate::engine::coordinator::{RelationKind, RelationSpec};
-use crate::engine::reading_order::ReadingOrder;
 use crate::engine::timeline::{Binding, Record};
 use crate::env::Step;
 use crate::exec::relation::lock;
@@ -27,6 +26,19 @@ impl Sequencer {
     /// own times; many small ticks become one, at the last one's time, since nobody has seen anything yet.
     pub(super) fn recover(&mut self, relations: Vec<RelationSpec>) -> Result<()> {
         let start = self.restore(&relations)?;
+        self.bring_back(relations, true)?;
+        if let Some((_, controller)) = &self.state {
+            // Who asks for the checkpoints from now on is told of those that there are. The controller is gone when the
+            // server stops.
+            let (known, is_known) = std::sync::mpsc::channel();
+            let _ = controller.send(Message::Start(start, known));
+            let _ = is_known.recv();
+        }
+        Ok(())
+    }
+
+    /// Starts all relations from what is restored. `first`: in this process, so nobody knows what came before.
+    pub(super) fn bring_back(&mut self, relations: Vec<RelationSpec>, first: bool) -> Result<()> {
         let from = self.restored.as_ref().map_or(Time::ZERO, |restored| restored.time);
         let mut replay: Vec<Record> = Vec::new();
         let known: HashMap<RelationId, bool> = relations
@@ -36,16 +48,26 @@ impl Sequencer {
         let mut errors = self.bad_rows_of(&relations);
         for relation in &relations {
             if matches!(&relation.kind, RelationKind::External { key, .. } if !key.is_empty()) {
-                self.orders.insert(relation.id, ReadingOrder::default());
+                let known = self.restored.as_mut().and_then(|restored| restored.orders.remove(&relation.id));
+                self.orders.insert(relation.id, known.unwrap_or_default());
             }
         }
         let sinks: HashMap<RelationId, Arc<dyn Sink>> = relations
             .iter()
+            .filter(|_| first)
             .filter_map(|relation| match &relation.kind {
                 RelationKind::Sink { target, .. } if target.is_table => Some((relation.id, Arc::clone(&target.sink))),
                 _ => None,
             })
             .collect();
+        if self.state.is_some() && first {
+            self.unsaved = sinks.keys().map(|sink| (*sink, Unsaved::default())).collect();
+        }
+        for (id, chunks) in self.restored.iter().flat_map(|restored| &restored.written) {
+            if let Some(sink) = sinks.get(id) {
+                sink.recall(*id, chunks)?;
+            }
+        }
         let mut bindings: HashMap<RelationId, BTreeMap<SplitId, (Offset, Time)>> = HashMap::new();
         for (table, splits) in self.restored.iter().flat_map(|restored| &restored.offsets) {
             let splits = splits.iter().map(|(split, end)| (split.clone(), (*end, from)));
@@ -56,6 +78,9 @@ impl Sequencer {
             for (id, chunks) in &record.writes {
                 if let Some(sink) = sinks.get(id) {
                     sink.recall(*id, chunks)?;
+                    if let Some(unsaved) = self.unsaved.get_mut(id) {
+                        unsaved.add(chunks);
+                    }
                 }
             }
             record.writes.retain(|(table, _)| known.get(table).copied().unwrap_or(false));
@@ -103,19 +128,14 @@ impl Sequencer {
         started?;
         self.changed = !replay.is_empty();
         self.replay(replay);
-        // The clock goes on above every time that was ever handed out.
-        let bound = lock(&self.head).head().clock_bound_millis;
-        self.last_time.fetch_max(bound, Ordering::AcqRel);
+        if first {
+            // The clock goes on above every time that was ever handed out.
+            let bound = lock(&self.head).head().clock_bound_millis;
+            self.last_time.fetch_max(bound, Ordering::AcqRel);
+        }
         let time = self.next_time()?;
         self.broadcast(time, Vec::new());
         self.relations.set_floor(time);
-        if let Some((_, controller)) = &self.state {
-            // Who asks for the checkpoints from now on is told of those that there are. The controller is gone when the
-            // server stops.
-            let (known, is_known) = std::sync::mpsc::channel();
-            let _ = controller.send(Message::Start(start, known));
-            let _ = is_known.recv();
-        }
         Ok(())
     }
 
@@ -129,6 +149,7 @@ impl Sequencer {
                 .hint("Start a server on it: clink serve --data-dir …."));
         };
         let (restored, start) = restore(stores, &head, relations, self.executor.workers())?;
+        sweep(stores, &start)?;
         self.restored = restored;
         Ok(start)
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use timely::dataflow::channels::pact::{ParallelizationContract, Pipeline};
 use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
@@ -9,8 +10,9 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use super::container::Packet;
 use super::driver::{JobContext, Packets, by_keys};
 use super::exchange::Route;
+use crate::exec::operators::{Context, Operator, Step};
 use crate::exec::sink::SinkQueue;
-use crate::types::{Chunk, Time};
+use crate::types::{Chunk, Result, Time};
 
 /// Hands a stream's changes, time by time as they close, to a sink's queue. While the queue is full
 /// the time stays open, so what feeds the job holds.
@@ -28,8 +30,11 @@ where
     let scope = stream.scope();
     let mut builder = OperatorBuilder::new("deliver".to_owned(), scope);
     let address = builder.operator_info().address.to_vec();
+    let activator = scope.activator_for(builder.operator_info().address);
     let mut input = builder.new_input(stream, pact);
     let (queue, job) = (Arc::clone(queue), job.clone());
+    // It has no state, but a job may have no other operator that tells of its barriers.
+    let mut member = job.store.join(activator);
     // One worker gets all rows; the others only say how far they are.
     let owner = Route::one_worker(job.peers) == job.worker;
     if owner {
@@ -66,6 +71,9 @@ where
             }
             let held = stash.first_key_value().map_or(u64::MAX, |(time, _)| *time);
             let upper = Time::from_millis(frontier.min(held));
+            if member.is_due(upper) && member.pass(&job, &mut Stateless, Instant::now()).is_none() {
+                return;
+            }
             if owner {
                 queue.advance(upper);
             }
@@ -74,4 +82,25 @@ where
             }
         }
     });
+}
+
+/// What is captured of the delivery itself: nothing.
+struct Stateless;
+
+impl Operator for Stateless {
+    fn open(&mut self, _: &mut Context<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    fn push(&mut self, _: usize, _: Chunk) -> Result<()> {
+        Ok(())
+    }
+
+    fn close(&mut self, _: Time, _: &mut Vec<Chunk>, _: &mut Context<'_>) -> Result<Step> {
+        Ok(Step::Done)
+    }
+
+    fn barrier(&mut self, _: &mut Context<'_>) -> Result<Step> {
+        Ok(Step::Done)
+    }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hashbrown::HashMap;
 
 use super::super::deferred::Deferred;
+use super::super::snapshot::StateVersions;
 use super::super::store::{Part, PartStore};
 use super::segment::{Change, encode};
 use crate::types::OperatorId;
@@ -100,7 +101,7 @@ impl Log {
             return None;
         }
         let (store, name) = (Arc::clone(&self.store), format!("{}{}-{}.log", self.prefix, range.start, range.end));
-        let upload = Deferred::new(move || store.put(&name, encode(&changes)?.into()));
+        let upload = Deferred::new(move || store.put(&name, encode(&changes, &StateVersions::default())?.into()));
         let segment = Segment { range, upload };
         self.segments.push(segment.clone());
         Some(segment)

@@ -24,6 +24,7 @@ mod log;
 mod segment;
 
 pub use backend::{ChangelogBackend, ChangelogOptions};
+pub(super) use segment::{Change, encode, replay};
 
 #[cfg(test)]
 mod tests;

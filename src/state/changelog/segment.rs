@@ -9,6 +9,7 @@ use arrow::datatypes::{DataType, Field, Schema, UInt8Type, UInt64Type};
 use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 
+use super::super::snapshot::{StateVersions, metadata, read_metadata};
 use crate::types::{Error, OperatorId, Result, SqlState};
 
 const PUT: u8 = 1;
@@ -17,14 +18,14 @@ const BATCH_ROWS_MAX: usize = 8192;
 
 /// A change of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Change {
-    pub(super) sqn: u64,
-    pub(super) operator: OperatorId,
-    pub(super) key: Vec<u8>,
-    pub(super) value: Option<Vec<u8>>,
+pub(in crate::state) struct Change {
+    pub(in crate::state) sqn: u64,
+    pub(in crate::state) operator: OperatorId,
+    pub(in crate::state) key: Vec<u8>,
+    pub(in crate::state) value: Option<Vec<u8>>,
 }
 
-fn schema() -> Schema {
+fn schema(versions: &StateVersions) -> Schema {
     let fields = vec![
         Field::new("row_kind", DataType::UInt8, false),
         Field::new("op_id", DataType::UInt64, false),
@@ -32,11 +33,12 @@ fn schema() -> Schema {
         Field::new("value_bytes", DataType::Binary, false),
         Field::new("sqn", DataType::UInt64, false),
     ];
-    Schema::new_with_metadata(fields, [("clink.format_version".to_owned(), "1".to_owned())].into())
+    Schema::new_with_metadata(fields, metadata(versions))
 }
 
-pub(super) fn encode(changes: &[Change]) -> Result<Vec<u8>> {
-    let schema = Arc::new(schema());
+/// The stream of some changes, with the stamps that are in force behind them.
+pub(in crate::state) fn encode(changes: &[Change], versions: &StateVersions) -> Result<Vec<u8>> {
+    let schema = Arc::new(schema(versions));
     let mut stream = StreamWriter::try_new(Vec::new(), &schema)?;
     for changes in changes.chunks(BATCH_ROWS_MAX) {
         let (mut kinds, mut operators, mut sqns) = (UInt8Builder::new(), UInt64Builder::new(), UInt64Builder::new());
@@ -61,16 +63,21 @@ pub(super) fn encode(changes: &[Change]) -> Result<Vec<u8>> {
 }
 
 /// What is told of each change: operator, key, and the value unless it erases.
-type VisitChange<'a> = dyn FnMut(OperatorId, &[u8], Option<&[u8]>) -> Result<()> + 'a;
+pub(in crate::state) type VisitChange<'a> = dyn FnMut(OperatorId, &[u8], Option<&[u8]>) -> Result<()> + 'a;
 
-/// Visits the changes with sequence numbers in a range, in order.
-pub(super) fn replay(bytes: &[u8], range: std::ops::Range<u64>, visit: &mut VisitChange<'_>) -> Result<()> {
+/// Visits the changes with sequence numbers in a range, in order; gives the stamps.
+pub(in crate::state) fn replay(
+    bytes: &[u8],
+    range: std::ops::Range<u64>,
+    visit: &mut VisitChange<'_>,
+) -> Result<StateVersions> {
     let damaged =
         |what: String| Error::new(SqlState::DataCorrupted, format!("a segment of the changelog is damaged: {what}"));
     let stream = StreamReader::try_new(Cursor::new(bytes), None).map_err(|error| damaged(error.to_string()))?;
-    if stream.schema().fields() != schema().fields() {
+    if stream.schema().fields() != schema(&StateVersions::default()).fields() {
         return Err(damaged("its columns are others".to_owned()));
     }
+    let versions = read_metadata(&stream.schema())?;
     for batch in stream {
         let batch = batch.map_err(|error| damaged(error.to_string()))?;
         let kinds = batch.column(0).as_primitive::<UInt8Type>();
@@ -86,5 +93,5 @@ pub(super) fn replay(bytes: &[u8], range: std::ops::Range<u64>, visit: &mut Visi
             visit(OperatorId::from_u64(operators.value(row)), keys.value(row), value)?;
         }
     }
-    Ok(())
+    Ok(versions)
 }

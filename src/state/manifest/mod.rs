@@ -200,4 +200,4 @@ pub fn choose(store: &dyn PartStore, named: &[HeadCheckpoint], depth: Depth) -> 
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

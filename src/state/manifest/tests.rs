@@ -11,10 +11,10 @@ use super::*;
 use crate::env::Failpoints;
 
 /// A backend of each family.
-fn families() -> Vec<(&'static str, Box<dyn Subject>)> {
+pub(in crate::state) fn families() -> Vec<(&'static str, Box<dyn Subject>)> {
     type Open = dyn Fn(&std::path::Path, &Arc<dyn PartStore>, u64, Share) -> Box<dyn StateBackend>;
     let open = |family: &'static str| -> Box<Open> {
-        Box::new(move |_, store, life, share| {
+        Box::new(move |folder, store, life, share| {
             let (store, names) = (Arc::clone(store), PartNames::of_worker(share.worker()));
             match family {
                 "memory" => Box::new(MemoryBackend::new(store, names, true)),
@@ -29,6 +29,20 @@ fn families() -> Vec<(&'static str, Box<dyn Subject>)> {
                         ChangelogBackend::new(Box::new(inner), store, share.worker(), life, options).expect("starts"),
                     )
                 }
+                "rocksdb" | "changelog+rocksdb" => {
+                    let work = folder.join(format!("work-{life}-w{}", share.worker()));
+                    let options = RocksDbOptions { write_buffer_bytes: 1 << 20, ..RocksDbOptions::default() };
+                    let open = |names| {
+                        let shared = RocksDbShared::new(8 << 20);
+                        RocksDbBackend::open(&work, Arc::clone(&store), names, life, options, shared).expect("opens")
+                    };
+                    if family == "rocksdb" {
+                        return Box::new(open(names));
+                    }
+                    let inner = Box::new(open(names.behind(&ChangelogBackend::base_prefix(life))));
+                    let options = ChangelogOptions { materialization_threshold_bytes: 300, ..Default::default() };
+                    Box::new(ChangelogBackend::new(inner, store, share.worker(), life, options).expect("starts"))
+                }
                 _ => {
                     let pool = Arc::new(LayerPool::new(Arc::clone(&store), names.clone()));
                     let options = RemoteOptions { hot_max_bytes: Some(0), io_threads: 1 };
@@ -41,7 +55,7 @@ fn families() -> Vec<(&'static str, Box<dyn Subject>)> {
     FAMILIES.iter().map(|family| subject(family)).collect()
 }
 
-const FAMILIES: [&str; 3] = ["memory", "changelog", "remote"];
+const FAMILIES: [&str; 5] = ["memory", "changelog", "remote", "rocksdb", "changelog+rocksdb"];
 
 fn fill(job: &mut Job<'_>, keys: std::ops::Range<u32>, value: &[u8]) {
     for key in keys {
@@ -138,7 +152,9 @@ fn damage_to_any_file_is_found() {
 fn a_crash_at_any_step_leaves_a_whole_checkpoint() {
     for point in ["part.write", "part.sync", "part.rename", "part.sync_folder", "part.written", "part.delete"] {
         for family in FAMILIES {
-            for passes in 0..40 {
+            // A database has many files, and syncs them.
+            let step = if family.contains("rocksdb") { 3 } else { 1 };
+            for passes in (0..60).step_by(step) {
                 let failpoints = Failpoints::default();
                 let folder = tempfile::tempdir().expect("a folder");
                 let store: Arc<dyn PartStore> =

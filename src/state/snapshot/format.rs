@@ -9,6 +9,7 @@
 //! Readers take any order and any number of batches, also none, ignore other metadata and take an absent version as 1.
 //! The end-of-stream mark must be there: a stream that was cut at a batch's border is refused.
 
+use std::collections::HashMap;
 use std::io::{Cursor, Write};
 use std::sync::Arc;
 
@@ -48,11 +49,16 @@ fn schema(versions: &StateVersions) -> SchemaRef {
         Field::new("key_bytes", DataType::Binary, false),
         Field::new("value_bytes", DataType::Binary, false),
     ];
-    let mut metadata = std::collections::HashMap::from([(VERSION_KEY.to_owned(), FORMAT_VERSION.to_string())]);
+    Arc::new(Schema::new_with_metadata(fields, metadata(versions)))
+}
+
+/// The metadata of a stream with some stamps.
+pub(in crate::state) fn metadata(versions: &StateVersions) -> HashMap<String, String> {
+    let mut metadata = HashMap::from([(VERSION_KEY.to_owned(), FORMAT_VERSION.to_string())]);
     if !versions.is_empty() {
         metadata.insert(STAMPS_KEY.to_owned(), versions.pack());
     }
-    Arc::new(Schema::new_with_metadata(fields, metadata))
+    metadata
 }
 
 /// Writes entries in order of (operator, key).
@@ -205,7 +211,7 @@ pub(super) fn check_nulls(batch: &RecordBatch) -> Result<()> {
     }
 }
 
-pub(super) fn read_metadata(schema: &Schema) -> Result<StateVersions> {
+pub(in crate::state) fn read_metadata(schema: &Schema) -> Result<StateVersions> {
     if let Some(version) = schema.metadata().get(VERSION_KEY) {
         let digits = (1..=9).contains(&version.len()) && version.bytes().all(|byte| byte.is_ascii_digit());
         match version.parse::<u32>().ok().filter(|version| digits && *version > 0) {

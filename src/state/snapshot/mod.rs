@@ -6,6 +6,7 @@ mod versions;
 
 pub use changelog::{ChangelogReader, MaterialisationStore};
 pub use format::{FORMAT_VERSION, SnapshotReader, SnapshotWriter, merge};
+pub(super) use format::{metadata, read_metadata};
 pub use versions::{StateVersions, VersionStamp};
 
 use super::share::Share;
@@ -28,10 +29,13 @@ pub struct Snapshot {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Content {
-    /// The canonical Arrow format: all entries in one stream.
+    /// The canonical Arrow format: all entries in one stream, and what changed since it was written.
     Arrow {
         /// The stream.
         part: Part,
+        /// Streams of changes, in order.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        changes: Vec<Part>,
     },
     /// A base and the changes since.
     Changelog {
@@ -104,7 +108,10 @@ impl Snapshot {
 
     fn collect_parts<'a>(&'a self, parts: &mut Vec<&'a Part>) {
         match &self.content {
-            Content::Arrow { part } => parts.push(part),
+            Content::Arrow { part, changes } => {
+                parts.push(part);
+                parts.extend(changes);
+            }
             Content::Changelog { base, segments, operator_state } => {
                 base.iter().for_each(|base| base.collect_parts(parts));
                 parts.extend(segments.iter().map(|segment| &segment.part));

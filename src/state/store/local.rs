@@ -3,8 +3,9 @@
 //! A file is written under a name with the ending `.part`, synced, renamed, and its folder synced: after a crash the
 //! name shows the whole content or nothing. What a crash leaves behind ends in `.part` and is swept.
 
+use std::cell::Cell;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -135,6 +136,20 @@ impl PartStore for LocalStore {
         Ok(Part::of(name, &content))
     }
 
+    fn put_stream(&self, name: &str, fill: &dyn Fn(&mut dyn Write) -> Result<()>) -> Result<Part> {
+        let written = Cell::new((0, 0));
+        self.publish(name, |path| {
+            let file = File::create(path).map_err(|error| at(path, &error))?;
+            let mut out = Summed { file: BufWriter::with_capacity(COPY_BUFFER_BYTES, file), bytes: 0, crc32c: 0 };
+            fill(&mut out)?;
+            out.flush().map_err(|error| at(path, &error))?;
+            written.set((out.bytes, out.crc32c));
+            Ok(())
+        })?;
+        let (bytes, crc32c) = written.get();
+        Ok(Part { name: name.to_owned(), bytes, crc32c })
+    }
+
     fn put_file(&self, name: &str, file: &Path, crc32c: Option<u32>) -> Result<Part> {
         let bytes = std::fs::metadata(file).map_err(|error| at(file, &error))?.len();
         let crc32c = match crc32c {
@@ -245,6 +260,26 @@ impl PartStore for LocalStore {
 
     fn location(&self) -> String {
         self.root.display().to_string()
+    }
+}
+
+/// A file that is being written, with its length and checksum so far.
+struct Summed {
+    file: BufWriter<File>,
+    bytes: u64,
+    crc32c: u32,
+}
+
+impl Write for Summed {
+    fn write(&mut self, content: &[u8]) -> std::io::Result<usize> {
+        self.file.write_all(content)?;
+        self.bytes += content.len() as u64;
+        self.crc32c = crc32c::crc32c_append(self.crc32c, content);
+        Ok(content.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.file.flush()
     }
 }
 

@@ -11,6 +11,7 @@ mod object;
 pub use local::LocalStore;
 pub use object::ObjectPartStore;
 
+use std::io::Write;
 use std::ops::Range;
 use std::path::Path;
 
@@ -100,6 +101,16 @@ pub trait PartStore: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// When that failed or may have failed; the name may then be used again for the same content.
     fn put(&self, name: &str, content: Bytes) -> Result<Part>;
+
+    /// Writes an object that is made piece by piece; `fill` may be asked for it again, from the start.
+    ///
+    /// # Errors
+    /// Those of `fill`; else as [`Self::put`].
+    fn put_stream(&self, name: &str, fill: &dyn Fn(&mut dyn Write) -> Result<()>) -> Result<Part> {
+        let mut content = Vec::new();
+        fill(&mut content)?;
+        self.put(name, content.into())
+    }
 
     /// Writes an object with the content of a local file that does not change any more. `crc32c` is given when it is
     /// known already. May share the file's storage.

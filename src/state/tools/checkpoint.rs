@@ -2,12 +2,13 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::backend::StateBackend;
 use super::super::changelog::{ChangelogBackend, ChangelogOptions};
 use super::super::memory::MemoryBackend;
 use super::super::remote::{LayerPool, RemoteOptions, RemoteReadBackend};
-use super::super::restore::other_kind;
+use super::super::rocks::{RocksDbBackend, RocksDbOptions, RocksDbShared};
 use super::super::share::Share;
 use super::super::snapshot::{Content, Snapshot, SnapshotWriter};
 use super::super::store::{PartNames, PartStore};
@@ -51,7 +52,13 @@ fn reader(store: &Arc<dyn PartStore>, workers: &[Snapshot], scratch: &Path) -> R
             let inner = reader(store, &bases, scratch)?;
             Ok(Box::new(ChangelogBackend::new(inner, Arc::clone(store), 0, 0, ChangelogOptions::default())?))
         }
-        Some(Content::RocksDb { .. }) => rocksdb_reader(store, workers, scratch),
+        Some(Content::RocksDb { .. }) => {
+            let (options, shared) = (RocksDbOptions::default(), RocksDbShared::new(HOT_BYTES_MAX));
+            static OPENED: AtomicU64 = AtomicU64::new(0);
+            let number = OPENED.fetch_add(1, Ordering::Relaxed);
+            let folder = scratch.join(format!("rocksdb-{}-{number}", std::process::id()));
+            Ok(Box::new(RocksDbBackend::open(&folder, Arc::clone(store), names, 0, options, shared)?))
+        }
     }
 }
 
@@ -60,8 +67,4 @@ fn bottom(snapshot: &Snapshot) -> Vec<&Snapshot> {
         Content::Changelog { base, .. } => base.iter().flat_map(bottom).collect(),
         _ => vec![snapshot],
     }
-}
-
-fn rocksdb_reader(_: &Arc<dyn PartStore>, workers: &[Snapshot], _: &Path) -> Result<Box<dyn StateBackend>> {
-    Err(other_kind(&workers[0], "arrow, changelog and layers"))
 }
