@@ -5,8 +5,7 @@
 //! the present rows and undoes, for its own range, what came after. So readers wait for nobody and
 //! nobody waits for them, also while a time is half applied: that time's undo batch is there first.
 //!
-//! Undo batches are kept for a second and as long as a reader holds their time, up to a bound of bytes; a reader beyond
-//! that is told that its snapshot is too old.
+//! How long undo batches are kept, [`history`] says; a reader beyond that is told that its snapshot is too old.
 //!
 //! Stored as value state `rows`: `[i64 count][encoded columns outside of the key]` by encoded key.
 
@@ -14,7 +13,6 @@ mod history;
 mod latest;
 mod rows;
 
-use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,8 +24,9 @@ use arrow::datatypes::SchemaRef;
 use datafusion::physical_expr::PhysicalExpr;
 
 use self::history::History;
+pub(crate) use self::history::{ChangePlace, Changes, Needs, RowChange, RowKind};
 use self::latest::Latest;
-use self::rows::{Entry, Key, Rows, Value};
+use self::rows::{Entry, Rows, Value};
 use super::operators::{Context, Operator, StateSize, Step};
 use super::relation::from_datafusion;
 use crate::state::{Encoded, RowCodec, WriteBatch, split_value_key, value_key};
@@ -86,7 +85,6 @@ pub(crate) struct Arrangement {
     groups: Vec<Rows>,
     history: History,
     upper: Time,
-    since: Time,
     latest: Latest,
     staged: Staged,
     changed_rows: usize,
@@ -173,19 +171,40 @@ impl Layout {
         self.key_codec.encode(keys.columns(), keys.num_rows())
     }
 
-    /// Rows as a batch: filtered, each as often as it is there, projected.
-    fn decode(&self, rows: &[(&[u8], &Entry)], selection: &Selection) -> Result<RecordBatch> {
+    /// The columns of rows; those outside of the key only when they are wanted.
+    fn arrays(&self, rows: &[(&[u8], &Entry)], values: bool) -> Result<Vec<Option<ArrayRef>>> {
         let mut all: Vec<Option<ArrayRef>> = vec![None; self.schema.fields().len()];
         let keys = self.key_codec.decode(rows.iter().map(|(key, _)| *key))?;
         for (column, array) in self.key_columns.iter().zip(keys) {
             all[*column] = Some(array);
         }
-        if selection.predicate.is_some() || selection.projection.iter().any(|c| self.value_columns.contains(c)) {
+        if values {
             let values = self.value_codec.decode(rows.iter().map(|(_, entry)| &*entry.value))?;
             for (column, array) in self.value_columns.iter().zip(values) {
                 all[*column] = Some(array);
             }
         }
+        Ok(all)
+    }
+
+    fn project(&self, all: &[Option<ArrayRef>], projection: &[usize], rows: usize) -> Result<RecordBatch> {
+        let columns: Option<Vec<ArrayRef>> = projection.iter().map(|c| all[*c].clone()).collect();
+        let columns = columns.ok_or_else(|| Error::internal("a column of the relation is missing"))?;
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        Ok(RecordBatch::try_new_with_options(Arc::new(self.schema.project(projection)?), columns, &options)?)
+    }
+
+    /// Rows as a batch, each once, projected.
+    fn decode_each(&self, rows: &[(&[u8], &Entry)], projection: &[usize]) -> Result<RecordBatch> {
+        let values = projection.iter().any(|c| self.value_columns.contains(c));
+        self.project(&self.arrays(rows, values)?, projection, rows.len())
+    }
+
+    /// Rows as a batch: filtered, each as often as it is there, projected.
+    fn decode(&self, rows: &[(&[u8], &Entry)], selection: &Selection) -> Result<RecordBatch> {
+        let values =
+            selection.predicate.is_some() || selection.projection.iter().any(|c| self.value_columns.contains(c));
+        let all = self.arrays(rows, values)?;
         let mut picks = None;
         if rows.iter().any(|(_, entry)| entry.count != 1) {
             let repeated = rows.iter().enumerate().flat_map(|(row, (_, entry))| {
@@ -193,16 +212,11 @@ impl Layout {
             });
             picks = Some(UInt32Array::from_iter_values(repeated));
         }
-        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         let mut batch = if selection.predicate.is_some() {
-            let columns: Option<Vec<ArrayRef>> = all.into_iter().collect();
-            let columns = columns.ok_or_else(|| Error::internal("a column of the relation is missing"))?;
-            RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?
+            let every: Vec<usize> = (0..all.len()).collect();
+            self.project(&all, &every, rows.len())?
         } else {
-            let columns: Option<Vec<ArrayRef>> = selection.projection.iter().map(|c| all[*c].clone()).collect();
-            let columns = columns.ok_or_else(|| Error::internal("a column of the relation is missing"))?;
-            let schema = Arc::new(self.schema.project(&selection.projection)?);
-            RecordBatch::try_new_with_options(schema, columns, &options)?
+            self.project(&all, &selection.projection, rows.len())?
         };
         if let Some(picks) = &picks {
             batch = take_record_batch(&batch, picks)?;
@@ -233,7 +247,6 @@ impl Arrangement {
             groups: (0..KEY_GROUPS).map(|_| Rows::new(track)).collect(),
             history: History::default(),
             upper: as_of,
-            since: Time::ZERO,
             latest: Latest::default(),
             staged: Staged::default(),
             changed_rows: 0,
@@ -252,7 +265,7 @@ impl Arrangement {
 
     /// The oldest time that can be read.
     pub(crate) fn since(&self) -> Time {
-        self.since
+        self.history.since()
     }
 
     /// No change below `upper` will come.
@@ -315,15 +328,14 @@ impl Arrangement {
             a.hash.cmp(&b.hash).then_with(|| key(a).cmp(key(b))).then_with(|| value(a).cmp(value(b)))
         });
         let rows = &mut self.groups[group.index()];
-        // An update is two changes.
-        let mut undone = Vec::with_capacity(changes.len().div_ceil(2));
-        let mut outcome = Ok(());
+        let keeps_after = self.history.keeps_after();
         let mut start = 0;
         while start < changes.len() {
             let (hash, changed) = (changes[start].hash, key(&changes[start]));
             let same = |change: &&Change| change.hash == hash && key(change) == changed;
             let end = start + changes[start..].iter().take_while(same).count();
             let unique = self.layout.unique;
+            let mut kept = None;
             let before = rows.update(changed, |before| {
                 let mut after = before.cloned();
                 // Retractions first: a unique key is free before its next row comes.
@@ -339,40 +351,23 @@ impl Arrangement {
                         from = to;
                     }
                 }
-                Ok(after)
-            });
-            match before {
-                Ok(Some(before)) => undone.push((Key::from_slice(changed), before)),
-                Ok(None) => {}
-                Err(error) => {
-                    outcome = Err(error);
-                    break;
+                if keeps_after {
+                    kept.clone_from(&after);
                 }
+                Ok::<_, Error>(after)
+            })?;
+            if let Some(before) = before {
+                self.history.note(group, changed, before, kept);
+                self.changed_rows += 1;
             }
             start = end;
         }
-        self.changed_rows += undone.len();
-        // Also after an error: what is known of the time before stays readable.
-        self.history.note(group, undone);
-        outcome
+        Ok(())
     }
 
     /// Number of keys changed since the last call.
     pub(crate) fn take_changed(&mut self) -> usize {
         std::mem::take(&mut self.changed_rows)
-    }
-
-    /// Gives up the past that nobody holds; frees a little of what was given up before.
-    pub(crate) fn forget(&mut self, oldest_hold: Option<Time>) {
-        let newest = self.upper.previous().unwrap_or(Time::ZERO);
-        if let Some(time) = self.history.forget(newest, oldest_hold) {
-            self.since = time;
-        }
-    }
-
-    /// True when given-up history still waits to be freed.
-    pub(crate) fn has_trash(&self) -> bool {
-        self.history.has_trash()
     }
 
     /// Rows behind `start` as they were at `time`, at most `rows_max` keys, and where the next page
@@ -416,7 +411,7 @@ impl Arrangement {
         let mut found: Vec<(&[u8], &Entry)> = Vec::with_capacity(keys.len());
         for key in keys {
             let group = KeyGroup::of(key);
-            let entry = match self.history.at(time, group, key) {
+            let entry = match self.history.undone(time, group, key) {
                 Some(before) => before,
                 None => self.groups[group.index()].get(key),
             };
@@ -425,45 +420,6 @@ impl Arrangement {
             }
         }
         self.layout.decode(&found, selection)
-    }
-
-    fn check_readable(&self, time: Time) -> Result<()> {
-        if time < self.since {
-            return Err(Error::new(SqlState::SnapshotTooOld, "snapshot too old")
-                .detail(format!("Time {time} was asked for; the oldest time that is kept is {}.", self.since))
-                .hint("Read again without a time, or read faster: the past is kept for readers up to a bound."));
-        }
-        Ok(())
-    }
-
-    /// A key group's rows at a time, in key order, behind a key.
-    fn rows_at<'a>(
-        &'a self,
-        time: Time,
-        group: KeyGroup,
-        after: Option<&[u8]>,
-    ) -> impl Iterator<Item = (&'a [u8], &'a Entry)> {
-        let mut present = self.groups[group.index()].behind(after).peekable();
-        let mut overlay = self.history.behind(time, group, after).into_iter().peekable();
-        std::iter::from_fn(move || {
-            loop {
-                let order = match (present.peek(), overlay.peek()) {
-                    (None, None) => return None,
-                    (Some(_), None) => Ordering::Less,
-                    (None, Some(_)) => Ordering::Greater,
-                    (Some((present, _)), Some((undone, _))) => present.cmp(undone),
-                };
-                if order == Ordering::Less {
-                    return present.next();
-                }
-                if order == Ordering::Equal {
-                    present.next();
-                }
-                if let Some((key, Some(entry))) = overlay.next() {
-                    return Some((key, entry));
-                }
-            }
-        })
     }
 }
 
@@ -519,7 +475,8 @@ impl Operator for Arrangement {
             let entry = Entry { value: Value::from_slice(value), count: i64::from_le_bytes(*count) };
             groups[KeyGroup::of(key).index()].insert(key, entry);
             Ok(())
-        })
+        })?;
+        self.open_history(cx)
     }
 
     fn push(&mut self, _: usize, chunk: Chunk) -> Result<()> {
@@ -550,6 +507,9 @@ impl Operator for Arrangement {
             if cx.expired() && self.barrier_group < self.groups.len() {
                 return Ok(Step::Again);
             }
+        }
+        if self.store_history(cx)? == Step::Again {
+            return Ok(Step::Again);
         }
         self.barrier_group = 0;
         Ok(Step::Done)
