@@ -10,7 +10,7 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use super::container::Packet;
 use super::driver::{JobContext, Packets, by_keys};
 use super::exchange::Route;
-use crate::exec::operators::{Context, Operator, Step};
+use crate::exec::operators::{Context, Operator, StateSize, Step};
 use crate::exec::sink::SinkQueue;
 use crate::types::{Chunk, Result, Time};
 
@@ -102,5 +102,9 @@ impl Operator for Stateless {
 
     fn barrier(&mut self, _: &mut Context<'_>) -> Result<Step> {
         Ok(Step::Done)
+    }
+
+    fn state_size(&self) -> StateSize {
+        StateSize::default()
     }
 }
