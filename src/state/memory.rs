@@ -23,8 +23,10 @@ use crate::types::{CheckpointId, Error, KEY_GROUPS, OperatorId, Result, SqlState
 
 /// Streams of changes that a snapshot may name before small ones are put together.
 const CHANGES_MAX: usize = 8;
-/// What a changed key takes beside its bytes.
+/// What a changed key takes in memory beside its bytes.
 const CHANGED_BYTES: usize = 64;
+/// What a change takes in a stream beside its bytes.
+const ROW_BYTES: usize = 32;
 
 type Segment = BTreeMap<Vec<u8>, Vec<u8>>;
 type Operators = BTreeMap<OperatorId, Vec<Arc<Segment>>>;
@@ -142,10 +144,10 @@ fn encode_all(operators: &Operators, versions: &StateVersions, out: &mut dyn Wri
 /// The changes of the last of some streams, as many as are small beside what comes, with that over them. The streams are
 /// taken out.
 fn put_together(store: &dyn PartStore, parts: &mut Vec<Part>, new: Vec<Change>) -> Result<Vec<Change>> {
-    let length = |change: &Change| change.key.len() + change.value.as_ref().map_or(0, Vec::len);
+    let length = |change: &Change| ROW_BYTES + change.key.len() + change.value.as_ref().map_or(0, Vec::len);
     let mut bytes = new.iter().map(length).sum::<usize>() as u64;
     let mut first = parts.len();
-    while first > 0 && parts[first - 1].bytes <= bytes.saturating_mul(2).max(1 << 12) {
+    while first > 0 && parts[first - 1].bytes <= bytes.saturating_mul(2).max(1 << 13) {
         first -= 1;
         bytes += parts[first].bytes;
     }
