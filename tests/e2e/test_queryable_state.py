@@ -185,11 +185,16 @@ def test_weak_spot_13_readers_do_not_hold_up_the_fold(filled):
     writer = threading.Thread(target=write)
     writer.start()
     job = job_of(filled, "plain")
-    for _ in range(20):
-        filled.json(f"{STATE}/job/{job}/op/plain/json/agg/scan?limit=100000")
+    deadline, scans = time.monotonic() + 60, 0
+    while len(slow) < 20 and time.monotonic() < deadline:
+        found = filled.json(f"{STATE}/job/{job}/op/plain/json/agg/scan?limit=100000")
+        # Each statement is at a time of its own: a scan has the sum of before or that of between.
+        total = sum(round(entry["value"]["price"] * 100) for entry in found["entries"])
+        assert total in (8_020_150, 8_020_250), total
+        scans += 1
     stop.set()
     writer.join()
-    assert len(slow) > 5 and sorted(slow)[len(slow) // 2] < 1
+    assert len(slow) >= 20 and scans > 5 and sorted(slow)[len(slow) // 2] < 1
 
 
 def test_weak_spot_14_scans_go_on_filter_choose_and_order(filled):
@@ -286,7 +291,8 @@ def test_operators_inside_of_a_job(filled):
         sides = f"/api/v1/jobs/inside/operators/{quoted(operators['join']['operator'])}"
         assert filled.get(sides)[0] == 404, "which side has to be said"
         for side in ("left", "right"):
-            assert len(filled.json(f"{sides}?part={side}&fresh=true")["rows"]) == 42
+            # A region that is NULL joins nothing, and is not kept.
+            assert len(filled.json(f"{sides}?part={side}&fresh=true")["rows"]) == 41
         (rank,) = filled.json("/api/v1/jobs/ranked/operators")["operators"]
         assert rank["kind"] == "rank"
         found = filled.json(f"/api/v1/jobs/{job_of(filled, 'ranked')}/operators/{quoted(rank['operator'])}?fresh=true")
