@@ -323,7 +323,7 @@ fn one_who_follows_costs_so_much_and_no_more() {
     let mut kept = arrangement(&[], false);
     let followed = Needs { held: None, followed: Some(Time::from_millis(1)) };
     let mut last = 0;
-    for time in 1..1_000 {
+    for time in 1..1_000_i64 {
         let row = |at| ((Some(1), Some(time * 2_000 + at), None, None), 1);
         last = time as u64 * 10;
         close(&mut kept, &mut store, last, &(0..2_000).map(row).collect::<Vec<_>>());
