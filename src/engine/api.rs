@@ -160,6 +160,22 @@ pub struct ScanRequest {
     pub cursor_first: bool,
 }
 
+/// Which changes of a relation, as HTTP asks it.
+#[derive(Clone, Debug, Default)]
+pub struct ChangesRequest {
+    /// Begin with the rows that are there; when not said: unless `as_of` says where to begin.
+    pub snapshot: Option<bool>,
+    /// Rows that tell how far it is, each with a token.
+    pub progress: bool,
+    /// The token to go on from.
+    pub as_of: Option<String>,
+    /// The token at which it ends.
+    pub up_to: Option<String>,
+}
+
+/// How many columns stand before those of the relation in rows of changes: time, diff, kind, token.
+pub const CHANGE_COLUMNS: usize = 4;
+
 /// Rows of a relation at one time.
 pub struct Scan {
     /// The time.

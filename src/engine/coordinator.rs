@@ -1,5 +1,9 @@
 //! The coordinator: the one clock, the timeline, the workers, and the relations that they keep.
 
+mod follow;
+
+pub(crate) use follow::Following;
+
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -66,6 +70,20 @@ impl RelationSpec {
             | RelationKind::Errors { .. }
             | RelationKind::RowErrors
             | RelationKind::Sink { .. } => None,
+        }
+    }
+}
+
+impl RelationSpec {
+    /// How long its past is kept over restarts, in milliseconds; 0: not at all.
+    pub(super) fn retain_millis(&self) -> u64 {
+        match &self.kind {
+            RelationKind::View { plan, .. } => plan.retain_millis,
+            RelationKind::Table { .. }
+            | RelationKind::External { .. }
+            | RelationKind::Errors { .. }
+            | RelationKind::RowErrors
+            | RelationKind::Sink { .. } => 0,
         }
     }
 }

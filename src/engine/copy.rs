@@ -112,11 +112,14 @@ impl CopyIn {
 pub(crate) async fn copy(session: &mut Session, copy: &Copy, interrupt: &Interrupt) -> Result<Answer> {
     match (copy.direction, &copy.subject) {
         (CopyDirection::Out, subject) => {
-            let query = match subject {
-                CopySubject::Query(query) => query.clone(),
-                CopySubject::Table { name, columns } => sql::table_query(name, columns.as_ref())?,
+            let answer = match subject {
+                CopySubject::Query(query) => session.query(query, interrupt).await?,
+                CopySubject::Table { name, columns } => {
+                    session.query(&*sql::table_query(name, columns.as_ref())?, interrupt).await?
+                }
+                CopySubject::Subscribe(subscribe) => session.subscribe(subscribe, interrupt).await?,
             };
-            match session.query(&query, interrupt).await? {
+            match answer {
                 Answer::Rows { schema, rows, .. } => {
                     check_names(copy.options.force_quote.iter().flatten(), |name| {
                         schema.field_with_name(name).is_ok()
@@ -155,7 +158,9 @@ pub(crate) async fn copy(session: &mut Session, copy: &Copy, interrupt: &Interru
                 limits: Arc::clone(session.limits()),
             })))
         }
-        (CopyDirection::In, CopySubject::Query(_)) => Err(Error::internal("COPY of a query FROM")),
+        (CopyDirection::In, CopySubject::Query(_) | CopySubject::Subscribe(_)) => {
+            Err(Error::internal("COPY of a query FROM"))
+        }
     }
 }
 

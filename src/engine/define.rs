@@ -278,6 +278,10 @@ pub(crate) async fn materialized_view(relations: &Relations, create: &CreateMate
     if create.fail_on_error {
         planned.plan.on_error = crate::exec::plan::OnError::Fail;
     }
+    if let Some(time) = &create.retain_history {
+        let kept = time.duration("retain_history").map_err(|error| error.position_or(Some(time.position)))?;
+        planned.plan.retain_millis = u64::try_from(kept.as_millis()).unwrap_or(u64::MAX);
+    }
     if let Some(uri) = &create.state_backend {
         Registry::default().parse(&uri.text).map_err(|error| error.position_or(Some(uri.position)))?;
     }

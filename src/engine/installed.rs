@@ -62,7 +62,8 @@ impl Installed {
                 }
             }
         }
-        let shared = RelationShared::new(spec.id, spec.qualified_name.clone(), workers, edges, feeds, as_of);
+        let shared = RelationShared::new(spec.id, spec.qualified_name.clone(), workers, edges, feeds, as_of)
+            .retaining(plan.retain_millis);
         let layout = match &spec.kind {
             RelationKind::Sink { .. } => None,
             _ => Some(Arc::new(Layout::new(Arc::clone(plan.schema()), &plan.key)?)),

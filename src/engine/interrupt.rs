@@ -47,6 +47,11 @@ impl Interrupt {
         }
     }
 
+    /// The same without a time limit.
+    pub(crate) fn untimed(&self) -> Interrupt {
+        Interrupt { deadline: None, ..self.clone() }
+    }
+
     /// Waits until there is a reason to stop. Cancel safe.
     pub(crate) async fn fired(&self) -> Error {
         let timeout = async {

@@ -46,6 +46,7 @@ mod sink_ddl;
 mod sinks;
 mod source_progress;
 mod sql_cursors;
+mod subscribe;
 mod system_tables;
 mod table_sink;
 mod timeline;
@@ -54,7 +55,9 @@ mod turns;
 mod yielding;
 
 pub use crate::sql::{CopyFormat, CopyOptions, Parameter, Statement, StatementKind, sql_name as type_name};
-pub use api::{Answer, Column, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Tag, ViewInfo};
+pub use api::{
+    Answer, CHANGE_COLUMNS, ChangesRequest, Column, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Tag, ViewInfo,
+};
 pub use checkpoints::{CheckpointConfig, offline, savepoint_folder};
 pub use copy::CopyIn;
 pub use database::Engine;

@@ -115,6 +115,7 @@ pub(crate) async fn prepare(
             | StatementKind::Explain(_)
             | StatementKind::Cursor(_)
             | StatementKind::Copy(_)
+            | StatementKind::Subscribe(_)
     );
     if !bindable {
         return sql::refuse_parameters(&statement.kind, "$")
@@ -155,10 +156,12 @@ fn known_types(session: &Session, kind: &StatementKind, types: &mut [Option<Data
     };
     Ok(match kind {
         StatementKind::Query(query) => vec![query.as_ref().clone()],
-        StatementKind::Cursor(sql::CursorStatement::Declare { query, .. }) => vec![query.as_ref().clone()],
+        StatementKind::Cursor(sql::CursorStatement::Declare { of: sql::CursorSubject::Query(query), .. }) => {
+            vec![query.as_ref().clone()]
+        }
         StatementKind::Copy(copy) => match &copy.subject {
             sql::CopySubject::Query(query) => vec![query.as_ref().clone()],
-            sql::CopySubject::Table { .. } => Vec::new(),
+            sql::CopySubject::Table { .. } | sql::CopySubject::Subscribe(_) => Vec::new(),
         },
         StatementKind::Explain(explain) => match explain.as_ref() {
             sql::Explain::Query(query) => vec![query.as_ref().clone()],

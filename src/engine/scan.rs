@@ -99,16 +99,29 @@ impl Engine {
     }
 
     fn scanned(&self, name: &str) -> Result<Arc<Object>> {
+        self.kept_object(&self.name_of(name)).map_err(Error::without_position)
+    }
+
+    /// The name that a text such as `schema.name` means; a relation that is called so comes first.
+    pub(super) fn name_of(&self, text: &str) -> Name {
+        let (schema, name) = match text.split_once('.') {
+            Some((schema, name)) if self.catalog().find(None, text).is_none() => (Some(schema.to_owned()), name),
+            _ => (None, text),
+        };
+        Name { schema, name: name.to_owned(), position: 1 }
+    }
+
+    /// A relation whose rows are kept.
+    ///
+    /// # Errors
+    /// 42P01, 42809.
+    pub(super) fn kept_object(&self, name: &Name) -> Result<Arc<Object>> {
         let catalog = self.catalog();
-        let (schema, short) = match name.split_once('.') {
-            Some((schema, short)) if catalog.find(None, name).is_none() => (Some(schema), short),
-            _ => (None, name),
+        let short = &name.name;
+        let Some(object) = catalog.find(name.schema.as_deref(), short) else {
+            return Err(no_object(&catalog, "relation", name));
         };
-        let Some(object) = catalog.find(schema, short) else {
-            let name = Name { schema: schema.map(str::to_owned), name: short.to_owned(), position: 1 };
-            return Err(no_object(&catalog, "relation", &name));
-        };
-        match &object.definition {
+        let object = match &object.definition {
             Definition::Broken(reason) => Err(broken(object, reason)),
             Definition::View(_) => {
                 Err(Error::new(SqlState::WrongObjectType, format!("\"{short}\" is a plain view, which keeps no rows"))
@@ -132,7 +145,8 @@ impl Engine {
             | Definition::MaterializedView(_)
             | Definition::Errors(_)
             | Definition::RowErrors(_) => Ok(Arc::clone(object)),
-        }
+        };
+        object.map_err(|error| error.position_or(Some(name.position)))
     }
 
     /// The key that a request names, in the relation's key columns and types.

@@ -510,6 +510,11 @@ impl Sequencer {
             installed = installed.with_progress();
         }
         let shared = Arc::clone(installed.shared());
+        if let Some(restored) = self.restored.as_ref().filter(|restored| restored.is_level(shared.id))
+            && state.as_ref().is_some_and(|state| state.restored)
+        {
+            shared.restored(restored.time);
+        }
         let mut output = JobOutput::Kept;
         if let Some(target) = target {
             target.sink.recall(shared.id, &[])?;

@@ -8,7 +8,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::catalog::Catalog;
 use crate::sql::{
-    self, CursorStatement, Discard, Parameter, PreparedStatement, SetVariable, Statement, StatementKind, Transaction,
+    self, CursorStatement, CursorSubject, Discard, Parameter, PreparedStatement, SetVariable, Statement, StatementKind,
+    Subscribe, Transaction,
 };
 use crate::types::{Error, Limit, Limits, Result, SqlState, Time, TimeZone};
 
@@ -24,6 +25,7 @@ use super::read::Opened;
 use super::relations::{Relations, own_changes};
 use super::settings::{ReadMode, Settings};
 use super::sql_cursors::Cursors;
+use super::subscribe::Subscribed;
 use super::transaction::{Block, TransactionStatus};
 use super::{ddl, dml, read, show, sink_ddl};
 
@@ -274,6 +276,9 @@ impl Session {
             StatementKind::Insert(_) | StatementKind::Update(_) | StatementKind::Delete(_) => {
                 dml::describe(self, kind).await
             }
+            StatementKind::Subscribe(subscribe) => {
+                Ok(Some(SchemaRef::clone(Subscribed::of(&self.engine, subscribe)?.schema())))
+            }
             StatementKind::Explain(_) => Ok(Some(show::explain_schema())),
             StatementKind::Show(what) => show::schema(self, what).map(Some),
             StatementKind::Describe(_) => Ok(Some(show::describe_schema())),
@@ -374,6 +379,7 @@ impl Session {
             StatementKind::Prepared(statement) => self.prepared_statement(statement, interrupt).await,
             StatementKind::Cursor(statement) => self.cursor(statement, interrupt).await,
             StatementKind::Copy(copy) => copy::copy(self, copy, interrupt).await,
+            StatementKind::Subscribe(subscribe) => self.subscribe(subscribe, interrupt).await,
             StatementKind::Discard(what) => {
                 match what {
                     Discard::All => {
@@ -620,7 +626,7 @@ impl Session {
 
     async fn cursor(&mut self, statement: &CursorStatement, interrupt: &Interrupt) -> Result<Answer> {
         match statement {
-            CursorStatement::Declare { name, hold, query } => {
+            CursorStatement::Declare { name, hold, of } => {
                 if self.block.is_none() && !hold {
                     return Err(Error::new(
                         SqlState::NoActiveTransaction,
@@ -629,11 +635,22 @@ impl Session {
                     .hint("BEGIN first, or write WITH HOLD."));
                 }
                 self.cursors.check_new(name, self.engine.limits())?;
-                let opened = self.open(query, interrupt).await?;
-                self.cursors.declare(name.clone(), *hold, opened.schema, opened.rows);
+                match of {
+                    CursorSubject::Query(query) => {
+                        let opened = self.open(query, interrupt).await?;
+                        self.cursors.declare(name.clone(), *hold, opened.schema, opened.rows);
+                    }
+                    CursorSubject::Subscribe(subscribe) => {
+                        let subscription = self.engine.subscribe(subscribe, self.last_seen, interrupt).await?;
+                        self.cursors.declare_subscription(name.clone(), *hold, subscription);
+                    }
+                }
                 Ok(done("DECLARE CURSOR"))
             }
-            CursorStatement::Fetch(fetch) => self.cursors.fetch(fetch, interrupt).await,
+            CursorStatement::Fetch(fetch) => {
+                let now = self.engine.coordinator().last_time();
+                self.cursors.fetch(fetch, now, interrupt).await
+            }
             CursorStatement::Close(name) => {
                 self.cursors.close(name.as_deref())?;
                 Ok(done(if name.is_some() { "CLOSE CURSOR" } else { "CLOSE CURSOR ALL" }))
@@ -676,6 +693,14 @@ impl Session {
         let opened = self.open(query, interrupt).await?;
         let rows = interrupt.stream(opened.rows);
         Ok(Answer::Rows { schema: opened.schema, rows, tag: Tag::Select, notices: Vec::new() })
+    }
+
+    /// `SUBSCRIBE`: it has no time limit, and sees what is committed.
+    pub(crate) async fn subscribe(&mut self, subscribe: &Subscribe, interrupt: &Interrupt) -> Result<Answer> {
+        let interrupt = interrupt.untimed();
+        let subscription = self.engine.subscribe(subscribe, self.last_seen, &interrupt).await?;
+        let rows = interrupt.stream(subscription.into_stream());
+        Ok(Answer::Rows { schema: rows.schema(), rows, tag: Tag::Plain("SUBSCRIBE"), notices: Vec::new() })
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {

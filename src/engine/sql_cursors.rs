@@ -1,22 +1,25 @@
 //! Cursors of SQL: `DECLARE`, `FETCH`, `MOVE`, `CLOSE`.
 //!
-//! A cursor is an open query that goes forward. It ends with its transaction block unless it was
+//! A cursor is an open query, or a subscription, that goes forward. It ends with its transaction block unless it was
 //! declared `WITH HOLD`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use datafusion::execution::SendableRecordBatchStream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use futures::StreamExt as _;
+use tokio::time::Instant;
 
 use crate::sql::Fetch;
-use crate::types::{Error, Limit, Limits, Result, SqlState};
+use crate::types::{Error, Limit, Limits, Result, SqlState, Time};
 
 use super::api::{Answer, Tag};
 use super::interrupt::Interrupt;
+use super::subscribe::{FETCH_TIMEOUT, Next, Subscription};
 
 /// The cursors of a session.
 #[derive(Default)]
@@ -25,10 +28,24 @@ pub(crate) struct Cursors(HashMap<String, Cursor>);
 struct Cursor {
     schema: SchemaRef,
     /// In a lock only so that a session may be shared between threads.
-    rows: Option<Mutex<SendableRecordBatchStream>>,
+    rows: Option<Mutex<Rows>>,
     /// Rows that were read and not fetched.
     rest: Option<RecordBatch>,
     hold: bool,
+    is_query: bool,
+}
+
+/// What a cursor reads.
+enum Rows {
+    Query(SendableRecordBatchStream),
+    Subscription(Box<Subscription>),
+}
+
+/// How long a fetch waits for changes: until then, or until all is there that came to pass before a time.
+#[derive(Clone, Copy)]
+struct Patience {
+    deadline: Instant,
+    at_least: Time,
 }
 
 impl Cursors {
@@ -51,7 +68,17 @@ impl Cursors {
 
     /// Keeps an open query under a name.
     pub(crate) fn declare(&mut self, name: String, hold: bool, schema: SchemaRef, rows: SendableRecordBatchStream) {
-        self.0.insert(name, Cursor { schema, rows: Some(Mutex::new(rows)), rest: None, hold });
+        self.0.insert(
+            name,
+            Cursor { schema, rows: Some(Mutex::new(Rows::Query(rows))), rest: None, hold, is_query: true },
+        );
+    }
+
+    /// Keeps a subscription under a name.
+    pub(crate) fn declare_subscription(&mut self, name: String, hold: bool, subscription: Subscription) {
+        let schema = SchemaRef::clone(subscription.schema());
+        let rows = Some(Mutex::new(Rows::Subscription(Box::new(subscription))));
+        self.0.insert(name, Cursor { schema, rows, rest: None, hold, is_query: false });
     }
 
     /// The columns of a cursor.
@@ -84,13 +111,25 @@ impl Cursors {
     /// Gives the next rows, or goes past them.
     ///
     /// # Errors
-    /// 34000; those of the query, which end the cursor.
-    pub(crate) async fn fetch(&mut self, fetch: &Fetch, interrupt: &Interrupt) -> Result<Answer> {
+    /// 34000; those of the query, which end the cursor; 22023 for a timeout where nothing is waited for. Of a
+    /// subscription it gives what came to pass up to `now` at least.
+    pub(crate) async fn fetch(&mut self, fetch: &Fetch, now: Time, interrupt: &Interrupt) -> Result<Answer> {
         let cursor = self.0.get_mut(&fetch.name).ok_or_else(|| missing(&fetch.name))?;
         let wanted = fetch.rows.map_or(usize::MAX, |rows| usize::try_from(rows).unwrap_or(usize::MAX));
+        let waits = fetch.timeout.unwrap_or(FETCH_TIMEOUT);
+        let patience = Patience { deadline: Instant::now() + waits, at_least: now };
+        // The wait is no fault of the statement: its time limit begins behind it.
+        let interrupt = if fetch.timeout.is_some() { &interrupt.untimed() } else { interrupt };
+        if fetch.timeout.is_some() && cursor.is_query {
+            return Err(Error::new(
+                SqlState::InvalidParameterValue,
+                format!("cursor \"{}\" is over a query: its rows are there", fetch.name),
+            )
+            .hint("Leave the timeout out: it is how long to wait for the changes of SUBSCRIBE."));
+        }
         let rows = cursor.rows.take().map(|rows| rows.into_inner().unwrap_or_else(PoisonError::into_inner));
         let rest = cursor.rest.take();
-        let (taken, rest, rows) = interrupt.run(take(rest, rows, wanted, fetch.is_move)).await?;
+        let (taken, rest, rows) = interrupt.run(take(rest, rows, wanted, fetch.is_move, patience)).await?;
         (cursor.rest, cursor.rows) = (rest, rows.map(Mutex::new));
         if fetch.is_move {
             return Ok(Answer::Done { tag: Tag::Move(taken.count), notices: Vec::new() });
@@ -102,6 +141,9 @@ impl Cursors {
     }
 }
 
+/// How long a fetch waits at a time for what has come to pass and is not shown yet.
+const AGAIN: Duration = Duration::from_millis(5);
+
 #[derive(Default)]
 struct Taken {
     batches: Vec<RecordBatch>,
@@ -110,17 +152,30 @@ struct Taken {
 
 async fn take(
     mut rest: Option<RecordBatch>,
-    mut rows: Option<SendableRecordBatchStream>,
+    mut rows: Option<Rows>,
     mut wanted: usize,
     drop_rows: bool,
-) -> Result<(Taken, Option<RecordBatch>, Option<SendableRecordBatchStream>)> {
+    patience: Patience,
+) -> Result<(Taken, Option<RecordBatch>, Option<Rows>)> {
     let mut taken = Taken::default();
     while wanted > 0 {
         let batch = match rest.take() {
             Some(batch) => batch,
             None => match rows.as_mut() {
                 None => break,
-                Some(stream) => match stream.next().await {
+                Some(Rows::Subscription(subscription)) => {
+                    let soon = Instant::now() + AGAIN;
+                    match subscription.next(Some(patience.deadline.max(soon))).await? {
+                        Next::Rows(batch) => batch,
+                        Next::Later if subscription.reached().is_some_and(|time| time >= patience.at_least) => break,
+                        Next::Later => continue,
+                        Next::End => {
+                            rows = None;
+                            break;
+                        }
+                    }
+                }
+                Some(Rows::Query(stream)) => match stream.next().await {
                     None => {
                         rows = None;
                         break;

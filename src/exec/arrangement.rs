@@ -5,16 +5,15 @@
 //! the present rows and undoes, for its own range, what came after. So readers wait for nobody and
 //! nobody waits for them, also while a time is half applied: that time's undo batch is there first.
 //!
-//! Undo batches are kept for [`RETAIN_MILLIS`] and as long as a reader holds their time, up to
-//! [`HISTORY_BYTES_MAX`]; a reader beyond that is told that its snapshot is too old.
+//! How long undo batches are kept, [`history`] says; a reader beyond that is told that its snapshot is too old.
 //!
 //! Stored as value state `rows`: `[i64 count][encoded columns outside of the key]` by encoded key.
 
+mod history;
 mod latest;
 mod rows;
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,31 +23,19 @@ use arrow::compute::{filter_record_batch, take_record_batch};
 use arrow::datatypes::SchemaRef;
 use datafusion::physical_expr::PhysicalExpr;
 
+use self::history::History;
+pub(crate) use self::history::{ChangePlace, Changes, Needs, RowChange, RowKind};
 use self::latest::Latest;
-use self::rows::{Entry, Key, Rows, Value};
+use self::rows::{Entry, Rows, Value};
 use super::operators::{Context, Operator, Step};
 use super::relation::from_datafusion;
 use crate::state::{Encoded, RowCodec, WriteBatch, split_value_key, value_key};
 use crate::types::{Chunk, Error, KEY_GROUPS, KeyGroup, OperatorId, Result, SqlState, Time};
 
-/// How long the past stays readable without a hold.
-const RETAIN_MILLIS: u64 = 1_000;
-/// How many bytes of the past are kept for readers that hold it.
-const HISTORY_BYTES_MAX: usize = 256 << 20;
-/// Undo entries freed in one go: freeing is work too.
-const FREED_ENTRIES_MAX: usize = 8_192;
 /// Changes or rows between two looks at the clock.
 const ROWS_PER_LOOK: usize = 1_024;
 
 const SLOT_NAME: &str = "rows";
-
-/// What some keys were before a time, in order of (key group, key).
-#[derive(Debug)]
-struct UndoBatch {
-    time: Time,
-    entries: Vec<(KeyGroup, Key, Option<Entry>)>,
-    bytes: usize,
-}
 
 /// The changes of one time as they came, for those who follow.
 #[derive(Debug)]
@@ -96,11 +83,8 @@ pub(crate) struct Arrangement {
     operator: OperatorId,
     layout: Layout,
     groups: Vec<Rows>,
-    history: VecDeque<UndoBatch>,
-    history_bytes: usize,
-    trash: Vec<Vec<(KeyGroup, Key, Option<Entry>)>>,
+    history: History,
     upper: Time,
-    since: Time,
     latest: Latest,
     staged: Staged,
     changed_rows: usize,
@@ -177,19 +161,40 @@ impl Layout {
         self.key_codec.encode(keys.columns(), keys.num_rows())
     }
 
-    /// Rows as a batch: filtered, each as often as it is there, projected.
-    fn decode(&self, rows: &[(&[u8], &Entry)], selection: &Selection) -> Result<RecordBatch> {
+    /// The columns of rows; those outside of the key only when they are wanted.
+    fn arrays(&self, rows: &[(&[u8], &Entry)], values: bool) -> Result<Vec<Option<ArrayRef>>> {
         let mut all: Vec<Option<ArrayRef>> = vec![None; self.schema.fields().len()];
         let keys = self.key_codec.decode(rows.iter().map(|(key, _)| *key))?;
         for (column, array) in self.key_columns.iter().zip(keys) {
             all[*column] = Some(array);
         }
-        if selection.predicate.is_some() || selection.projection.iter().any(|c| self.value_columns.contains(c)) {
+        if values {
             let values = self.value_codec.decode(rows.iter().map(|(_, entry)| &*entry.value))?;
             for (column, array) in self.value_columns.iter().zip(values) {
                 all[*column] = Some(array);
             }
         }
+        Ok(all)
+    }
+
+    fn project(&self, all: &[Option<ArrayRef>], projection: &[usize], rows: usize) -> Result<RecordBatch> {
+        let columns: Option<Vec<ArrayRef>> = projection.iter().map(|c| all[*c].clone()).collect();
+        let columns = columns.ok_or_else(|| Error::internal("a column of the relation is missing"))?;
+        let options = RecordBatchOptions::new().with_row_count(Some(rows));
+        Ok(RecordBatch::try_new_with_options(Arc::new(self.schema.project(projection)?), columns, &options)?)
+    }
+
+    /// Rows as a batch, each once, projected.
+    fn decode_each(&self, rows: &[(&[u8], &Entry)], projection: &[usize]) -> Result<RecordBatch> {
+        let values = projection.iter().any(|c| self.value_columns.contains(c));
+        self.project(&self.arrays(rows, values)?, projection, rows.len())
+    }
+
+    /// Rows as a batch: filtered, each as often as it is there, projected.
+    fn decode(&self, rows: &[(&[u8], &Entry)], selection: &Selection) -> Result<RecordBatch> {
+        let values =
+            selection.predicate.is_some() || selection.projection.iter().any(|c| self.value_columns.contains(c));
+        let all = self.arrays(rows, values)?;
         let mut picks = None;
         if rows.iter().any(|(_, entry)| entry.count != 1) {
             let repeated = rows.iter().enumerate().flat_map(|(row, (_, entry))| {
@@ -197,16 +202,11 @@ impl Layout {
             });
             picks = Some(UInt32Array::from_iter_values(repeated));
         }
-        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         let mut batch = if selection.predicate.is_some() {
-            let columns: Option<Vec<ArrayRef>> = all.into_iter().collect();
-            let columns = columns.ok_or_else(|| Error::internal("a column of the relation is missing"))?;
-            RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?
+            let every: Vec<usize> = (0..all.len()).collect();
+            self.project(&all, &every, rows.len())?
         } else {
-            let columns: Option<Vec<ArrayRef>> = selection.projection.iter().map(|c| all[*c].clone()).collect();
-            let columns = columns.ok_or_else(|| Error::internal("a column of the relation is missing"))?;
-            let schema = Arc::new(self.schema.project(&selection.projection)?);
-            RecordBatch::try_new_with_options(schema, columns, &options)?
+            self.project(&all, &selection.projection, rows.len())?
         };
         if let Some(picks) = &picks {
             batch = take_record_batch(&batch, picks)?;
@@ -235,11 +235,8 @@ impl Arrangement {
             operator,
             layout,
             groups: (0..KEY_GROUPS).map(|_| Rows::new(track)).collect(),
-            history: VecDeque::new(),
-            history_bytes: 0,
-            trash: Vec::new(),
+            history: History::default(),
             upper: as_of,
-            since: Time::ZERO,
             latest: Latest::default(),
             staged: Staged::default(),
             changed_rows: 0,
@@ -258,7 +255,7 @@ impl Arrangement {
 
     /// The oldest time that can be read.
     pub(crate) fn since(&self) -> Time {
-        self.since
+        self.history.since()
     }
 
     /// No change below `upper` will come.
@@ -274,9 +271,7 @@ impl Arrangement {
         if !self.settle(deadline)? || !self.encode_staged(deadline)? {
             return Ok(None);
         }
-        if self.history.back().is_none_or(|undo| undo.time < time) {
-            self.history.push_back(UndoBatch { time, entries: Vec::new(), bytes: 0 });
-        }
+        self.history.begin(time);
         while let Some(bucket) = self.staged.buckets.get_mut(self.staged.next_bucket) {
             let changes = std::mem::take(bucket);
             let group = KeyGroup::new(self.staged.next_bucket);
@@ -319,12 +314,13 @@ impl Arrangement {
         let value = |(chunk, row, _): &(u32, u32, i64)| values[*chunk as usize].row(*row as usize);
         changes.sort_unstable_by(|a, b| key(a).cmp(key(b)).then_with(|| value(a).cmp(value(b))));
         let rows = &mut self.groups[group.index()];
-        let undo = self.history.back_mut().expect("pushed by the caller");
+        let keeps_after = self.history.keeps_after();
         let mut start = 0;
         while start < changes.len() {
             let changed = key(&changes[start]);
             let end = start + changes[start..].iter().take_while(|change| key(change) == changed).count();
             let unique = self.layout.unique;
+            let mut kept = None;
             let before = rows.update(changed, |before| {
                 let mut after = before.cloned();
                 // Retractions first: a unique key is free before its next row comes.
@@ -340,13 +336,13 @@ impl Arrangement {
                         from = to;
                     }
                 }
+                if keeps_after {
+                    kept.clone_from(&after);
+                }
                 Ok::<_, Error>(after)
             })?;
             if let Some(before) = before {
-                let bytes = changed.len() + before.as_ref().map_or(0, |entry| entry.value.len()) + 64;
-                undo.bytes += bytes;
-                self.history_bytes += bytes;
-                undo.entries.push((group, Key::from_slice(changed), before));
+                self.history.note(group, changed, before, kept);
                 self.changed_rows += 1;
             }
             start = end;
@@ -357,34 +353,6 @@ impl Arrangement {
     /// Number of keys changed since the last call.
     pub(crate) fn take_changed(&mut self) -> usize {
         std::mem::take(&mut self.changed_rows)
-    }
-
-    /// Gives up the past that nobody holds; frees a little of what was given up before.
-    pub(crate) fn forget(&mut self, oldest_hold: Option<Time>) {
-        if let Some(entries) = self.trash.last_mut() {
-            entries.truncate(entries.len().saturating_sub(FREED_ENTRIES_MAX));
-            if entries.is_empty() {
-                self.trash.pop();
-            }
-        }
-        let newest = self.upper.previous().unwrap_or(Time::ZERO);
-        let retained = Time::from_millis(newest.as_millis().saturating_sub(RETAIN_MILLIS));
-        let wanted = oldest_hold.map_or(retained, |hold| hold.min(retained));
-        while let Some(undo) = self.history.front() {
-            let over = self.history_bytes > HISTORY_BYTES_MAX && undo.time < newest;
-            if undo.time > wanted && !over {
-                break;
-            }
-            let Some(undo) = self.history.pop_front() else { break };
-            self.history_bytes -= undo.bytes;
-            self.since = undo.time;
-            self.trash.push(undo.entries);
-        }
-    }
-
-    /// True when given-up history still waits to be freed.
-    pub(crate) fn has_trash(&self) -> bool {
-        !self.trash.is_empty()
     }
 
     /// Rows behind `start` as they were at `time`, at most `rows_max` keys, and where the next page
@@ -428,11 +396,7 @@ impl Arrangement {
         let mut found: Vec<(&[u8], &Entry)> = Vec::with_capacity(keys.len());
         for key in keys {
             let group = KeyGroup::of(key);
-            let undone = self.history.iter().filter(|undo| undo.time > time).find_map(|undo| {
-                let at = undo.entries.binary_search_by(|(g, k, _)| (g, &**k).cmp(&(&group, key.as_slice()))).ok()?;
-                Some(undo.entries[at].2.as_ref())
-            });
-            let entry = match undone {
+            let entry = match self.history.undone(time, group, key) {
                 Some(before) => before,
                 None => self.groups[group.index()].get(key),
             };
@@ -441,55 +405,6 @@ impl Arrangement {
             }
         }
         self.layout.decode(&found, selection)
-    }
-
-    fn check_readable(&self, time: Time) -> Result<()> {
-        if time < self.since {
-            return Err(Error::new(SqlState::SnapshotTooOld, "snapshot too old")
-                .detail(format!("Time {time} was asked for; the oldest time that is kept is {}.", self.since))
-                .hint("Read again without a time, or read faster: the past is kept for readers up to a bound."));
-        }
-        Ok(())
-    }
-
-    /// A key group's rows at a time, in key order, behind a key.
-    fn rows_at<'a>(
-        &'a self,
-        time: Time,
-        group: KeyGroup,
-        after: Option<&[u8]>,
-    ) -> impl Iterator<Item = (&'a [u8], &'a Entry)> {
-        let mut overlay: BTreeMap<&'a [u8], Option<&'a Entry>> = BTreeMap::new();
-        // From the newest to the oldest, so that what stands is the first change after `time`.
-        for undo in self.history.iter().rev().take_while(|undo| undo.time > time) {
-            let from = undo
-                .entries
-                .partition_point(|(g, k, _)| *g < group || (*g == group && after.is_some_and(|after| **k <= *after)));
-            for (_, key, before) in undo.entries[from..].iter().take_while(|(g, _, _)| *g == group) {
-                overlay.insert(key, before.as_ref());
-            }
-        }
-        let mut present = self.groups[group.index()].behind(after).peekable();
-        let mut overlay = overlay.into_iter().peekable();
-        std::iter::from_fn(move || {
-            loop {
-                let order = match (present.peek(), overlay.peek()) {
-                    (None, None) => return None,
-                    (Some(_), None) => Ordering::Less,
-                    (None, Some(_)) => Ordering::Greater,
-                    (Some((present, _)), Some((undone, _))) => present.cmp(undone),
-                };
-                if order == Ordering::Less {
-                    return present.next();
-                }
-                if order == Ordering::Equal {
-                    present.next();
-                }
-                if let Some((key, Some(entry))) = overlay.next() {
-                    return Some((key, entry));
-                }
-            }
-        })
     }
 }
 
@@ -545,7 +460,8 @@ impl Operator for Arrangement {
             let entry = Entry { value: Value::from_slice(value), count: i64::from_le_bytes(*count) };
             groups[KeyGroup::of(key).index()].insert(key, entry);
             Ok(())
-        })
+        })?;
+        self.open_history(cx)
     }
 
     fn push(&mut self, _: usize, chunk: Chunk) -> Result<()> {
@@ -576,6 +492,9 @@ impl Operator for Arrangement {
             if cx.expired() && self.barrier_group < self.groups.len() {
                 return Ok(Step::Again);
             }
+        }
+        if self.store_history(cx)? == Step::Again {
+            return Ok(Step::Again);
         }
         self.barrier_group = 0;
         Ok(Step::Done)

@@ -21,6 +21,6 @@ pub mod sink;
 pub mod source;
 
 pub(crate) use dataflow::{
-    Barrier, Captured, Executor, ExecutorConfig, FeedId, FeedInput, ImportKind, JobSpec, JobState, PLACE_COLUMN, Peek,
-    PeekAnswer, PeekRange, WorkerCommand,
+    Barrier, Captured, Executor, ExecutorConfig, FeedId, FeedInput, Follow, ImportKind, JobSpec, JobState,
+    PLACE_COLUMN, Peek, PeekAnswer, PeekRange, WorkerCommand,
 };

@@ -22,6 +22,8 @@ pub struct JobPlan {
     pub append_only: bool,
     /// What becomes of a row for which an expression fails.
     pub on_error: OnError,
+    /// How long the past of the result is kept, over restarts too; 0: as short as it can be.
+    pub retain_millis: u64,
 }
 
 /// What becomes of a row for which an expression of a job fails.

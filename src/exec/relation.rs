@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use datafusion::error::DataFusionError;
 use tokio::sync::Notify;
 
+use super::arrangement::Needs;
 use crate::types::{Error, RelationId, Time};
 
 /// Wakes those who wait for a relation to get on.
@@ -47,6 +48,12 @@ pub(crate) struct RelationShared {
     rows_out: AtomicU64,
     job: Arc<JobState>,
     holds: Mutex<BTreeMap<Time, usize>>,
+    /// Times up to which those who follow have the changes.
+    follows: Mutex<BTreeMap<Time, usize>>,
+    /// The relation's `retain_history`; 0: none.
+    retain_millis: u64,
+    /// The time of the checkpoint that it began from; 0: none.
+    restored_at: AtomicU64,
 }
 
 /// What the relations of one job share.
@@ -98,7 +105,31 @@ impl RelationShared {
                 halted: AtomicBool::new(false),
             }),
             holds: Mutex::new(BTreeMap::new()),
+            follows: Mutex::new(BTreeMap::new()),
+            retain_millis: 0,
+            restored_at: AtomicU64::new(0),
         }
+    }
+
+    /// Its past is kept for so long, over restarts too.
+    pub(crate) fn retaining(mut self, millis: u64) -> RelationShared {
+        self.retain_millis = millis;
+        self
+    }
+
+    /// Milliseconds of the past that are kept over restarts; 0: none.
+    pub(crate) fn retain_millis(&self) -> u64 {
+        self.retain_millis
+    }
+
+    /// It begins with what a checkpoint of that time has.
+    pub(crate) fn restored(&self, at: Time) {
+        self.restored_at.store(at.as_millis(), Ordering::Release);
+    }
+
+    /// The time of the checkpoint that it began from.
+    pub(crate) fn restored_at(&self) -> Option<Time> {
+        Some(Time::from_millis(self.restored_at.load(Ordering::Acquire))).filter(|time| *time > Time::ZERO)
     }
 
     /// A second relation of the same job: whole when this one is, and stopped with it.
@@ -120,8 +151,13 @@ impl RelationShared {
 
     /// The oldest time that can still be read.
     pub(crate) fn since(&self) -> Time {
+        self.kept_since().max(self.whole_from().unwrap_or(Time::ZERO))
+    }
+
+    /// The oldest time of which all workers have the rows, whole or not.
+    pub(crate) fn kept_since(&self) -> Time {
         let greatest = self.sinces.iter().map(|since| since.load(Ordering::Acquire)).max();
-        Time::from_millis(greatest.unwrap_or(0)).max(self.whole_from().unwrap_or(Time::ZERO))
+        Time::from_millis(greatest.unwrap_or(0))
     }
 
     /// A worker gives up the history before a time.
@@ -186,23 +222,28 @@ impl RelationShared {
 
     /// Keeps a time readable until [`Self::release`].
     pub(crate) fn hold(&self, time: Time) {
-        *lock(&self.holds).entry(time).or_insert(0) += 1;
+        add(&self.holds, time);
     }
 
     /// Gives a hold back.
     pub(crate) fn release(&self, time: Time) {
-        let mut holds = lock(&self.holds);
-        if let Some(count) = holds.get_mut(&time) {
-            *count -= 1;
-            if *count == 0 {
-                holds.remove(&time);
-            }
-        }
+        remove(&self.holds, time);
     }
 
-    /// The oldest time that someone holds.
-    pub(crate) fn oldest_hold(&self) -> Option<Time> {
-        lock(&self.holds).first_key_value().map(|(time, _)| *time)
+    /// Keeps the changes after a time until [`Self::unfollow`], up to a bound.
+    pub(crate) fn follow(&self, time: Time) {
+        add(&self.follows, time);
+    }
+
+    /// Nobody waits any more for the changes after a time for which [`Self::follow`] was called.
+    pub(crate) fn unfollow(&self, time: Time) {
+        remove(&self.follows, time);
+    }
+
+    /// Who needs the past.
+    pub(crate) fn needs(&self) -> Needs {
+        let first = |times: &Mutex<BTreeMap<Time, usize>>| lock(times).first_key_value().map(|(time, _)| *time);
+        Needs { held: first(&self.holds), followed: first(&self.follows) }
     }
 
     pub(crate) fn count_in(&self, rows: usize) {
@@ -216,6 +257,20 @@ impl RelationShared {
     /// Changed rows in and out so far.
     pub(crate) fn counts(&self) -> (u64, u64) {
         (self.rows_in.load(Ordering::Relaxed), self.rows_out.load(Ordering::Relaxed))
+    }
+}
+
+fn add(times: &Mutex<BTreeMap<Time, usize>>, time: Time) {
+    *lock(times).entry(time).or_insert(0) += 1;
+}
+
+fn remove(times: &Mutex<BTreeMap<Time, usize>>, time: Time) {
+    let mut times = lock(times);
+    if let Some(count) = times.get_mut(&time) {
+        *count -= 1;
+        if *count == 0 {
+            times.remove(&time);
+        }
     }
 }
 

@@ -532,12 +532,15 @@ fn view(reader: &mut Reader<'_>, text: &str) -> Result<CreateView> {
     Ok(CreateView { name, if_not_exists, columns, query, query_text })
 }
 
+const VIEW_OPTIONS: &str =
+    "The options of a materialized view are background, on_error, retain_history and state_backend.";
+
 fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMaterializedView> {
     let if_not_exists = reader.eat(&["IF", "NOT", "EXISTS"]);
     let name = reader.name()?;
     let columns = view_columns(reader)?;
     let options = if reader.at(&["WITH"]) { with_options(reader)? } else { BTreeMap::new() };
-    let (mut background, mut fail_on_error, mut state_backend) = (false, false, None);
+    let (mut background, mut fail_on_error, mut state_backend, mut retain_history) = (false, false, None, None);
     for (key, value) in &options {
         match key.as_str() {
             "background" => {
@@ -569,16 +572,18 @@ fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMateri
                 };
             }
             "state_backend" => state_backend = Some(value.clone()),
+            "retain_history" => {
+                value.duration(key).map_err(|error| error.position_or(Some(value.position)))?;
+                retain_history = Some(value.clone());
+            }
             "state_ttl" => {
                 return Err(Error::unsupported(format!("option \"{key}\" is not supported"))
-                    .hint(
-                        "Leave it out: the options of a materialized view are background, on_error and state_backend.",
-                    )
+                    .hint(format!("Leave it out. {VIEW_OPTIONS}"))
                     .position(value.position));
             }
             _ => {
                 return Err(Error::new(SqlState::InvalidParameterValue, format!("unrecognized option \"{key}\""))
-                    .hint("The options of a materialized view are background, on_error and state_backend.")
+                    .hint(VIEW_OPTIONS)
                     .position(value.position));
             }
         }
@@ -591,6 +596,7 @@ fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMateri
         background,
         fail_on_error,
         state_backend,
+        retain_history,
         query,
         query_text,
     })

@@ -53,7 +53,7 @@ pub(crate) fn lower(
     let root = lowering.named_root(root, &names)?;
     let on_error = if lowering.nodes.iter().any(computes) { OnError::Keep } else { OnError::Never };
     let (key, append_only) = (root.key.unwrap_or_default(), root.append_only);
-    let plan = JobPlan { nodes: prune(lowering.nodes)?, key, append_only, on_error };
+    let plan = JobPlan { nodes: prune(lowering.nodes)?, key, append_only, on_error, retain_millis: 0 };
     Ok(PlannedView { plan, notices: lowering.notices })
 }
 

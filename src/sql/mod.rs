@@ -36,6 +36,7 @@ mod refusals;
 mod session_statements;
 pub mod show_create;
 mod statement;
+mod subscribe;
 mod timestamps;
 mod tokens;
 mod types;
@@ -69,9 +70,9 @@ pub(crate) use reader::object_name;
 pub(crate) use session_statements::table_query;
 pub use statement::{
     ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateMaterializedView, CreateSink,
-    CreateTable, CreateView, CursorStatement, Describe, Discard, Drop, Explain, Fetch, JobAction, JobCommand, Name,
-    ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement, StatementKind, Transaction,
-    TransactionModes,
+    CreateTable, CreateView, CursorStatement, CursorSubject, Describe, Discard, Drop, Explain, Fetch, JobAction,
+    JobCommand, Name, ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement, StatementKind,
+    Subscribe, Transaction, TransactionModes,
 };
 pub use types::sql_name;
 pub use zone::{SessionZone, set_zone};

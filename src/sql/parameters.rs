@@ -12,7 +12,7 @@ use sqlparser::parser::Parser;
 
 use super::catalog_queries;
 use super::planner;
-use super::statement::{CopySubject, CursorStatement, Explain, PreparedStatement, StatementKind};
+use super::statement::{CopySubject, CursorStatement, CursorSubject, Explain, PreparedStatement, StatementKind};
 use super::tokens::{position, with_stack};
 use super::types::{sql_name, stored};
 use crate::types::{Error, Result, SqlState};
@@ -42,11 +42,11 @@ fn walk<V: Visitor>(kind: &StatementKind, visitor: &mut V) -> ControlFlow<V::Bre
             Explain::Query(query) => query.visit(visitor),
             Explain::View(view) => view.query.visit(visitor),
         },
-        StatementKind::Cursor(CursorStatement::Declare { query, .. }) => query.visit(visitor),
+        StatementKind::Cursor(CursorStatement::Declare { of: CursorSubject::Query(query), .. }) => query.visit(visitor),
         StatementKind::Prepared(PreparedStatement::Execute { arguments, .. }) => arguments.visit(visitor),
         StatementKind::Copy(copy) => match &copy.subject {
             CopySubject::Query(query) => query.visit(visitor),
-            CopySubject::Table { .. } => ControlFlow::Continue(()),
+            CopySubject::Table { .. } | CopySubject::Subscribe(_) => ControlFlow::Continue(()),
         },
         _ => ControlFlow::Continue(()),
     }
@@ -62,10 +62,10 @@ fn walk_mut<V: VisitorMut>(kind: &mut StatementKind, visitor: &mut V) -> Control
             Explain::Query(query) => query.visit(visitor),
             Explain::View(_) => ControlFlow::Continue(()),
         },
-        StatementKind::Cursor(CursorStatement::Declare { query, .. }) => query.visit(visitor),
+        StatementKind::Cursor(CursorStatement::Declare { of: CursorSubject::Query(query), .. }) => query.visit(visitor),
         StatementKind::Copy(copy) => match &mut copy.subject {
             CopySubject::Query(query) => query.visit(visitor),
-            CopySubject::Table { .. } => ControlFlow::Continue(()),
+            CopySubject::Table { .. } | CopySubject::Subscribe(_) => ControlFlow::Continue(()),
         },
         _ => ControlFlow::Continue(()),
     }

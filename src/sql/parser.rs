@@ -13,6 +13,7 @@ use super::session_statements;
 use super::statement::{
     Describe, Drop, Explain, JobAction, ObjectKind, SetVariable, Show, Statement, StatementKind, Transaction,
 };
+use super::subscribe;
 use super::tokens::{self, Piece, position};
 use super::windows;
 use crate::types::{Error, Limits, Result, SqlState};
@@ -124,6 +125,7 @@ const VERBS: &[&str] = &[
     "SET",
     "SHOW",
     "START",
+    "SUBSCRIBE",
     "TABLE",
     "TRUNCATE",
     "UPDATE",
@@ -163,6 +165,7 @@ pub(crate) fn statement(reader: &mut Reader<'_>, text: &str) -> Result<Statement
             let name = if reader.eat(&["TIME", "ZONE"]) { "timezone".into() } else { setting(reader)?.0 };
             Ok(StatementKind::Set(SetVariable { name, value: None, position, local: false }))
         }
+        "SUBSCRIBE" => Ok(StatementKind::Subscribe(subscribe::subscribe(reader)?)),
         "PAUSE" => create_sink::job(reader, JobAction::Pause),
         "RESUME" => create_sink::job(reader, JobAction::Resume),
         "CANCEL" => create_sink::job(reader, JobAction::Cancel),

@@ -8,9 +8,10 @@ use super::parser;
 use super::query_checks;
 use super::reader::Reader;
 use super::statement::{
-    Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CursorStatement, Discard, Fetch, PreparedStatement,
-    StatementKind, Transaction, TransactionModes,
+    Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CursorStatement, CursorSubject, Discard, Fetch,
+    PreparedStatement, StatementKind, Transaction, TransactionModes,
 };
+use super::subscribe;
 use super::types::stored;
 use crate::types::{Error, Result, SqlState};
 
@@ -222,9 +223,14 @@ fn declare(reader: &mut Reader<'_>) -> Result<StatementKind> {
         let _ = reader.eat(&["WITHOUT", "HOLD"]);
     }
     reader.expect(&["FOR"])?;
-    let query = reader.query()?;
-    query_checks::check(&query)?;
-    Ok(StatementKind::Cursor(CursorStatement::Declare { name, hold, query }))
+    let of = if reader.at(&["SUBSCRIBE"]) {
+        CursorSubject::Subscribe(subscribe::subscribe(reader)?)
+    } else {
+        let query = reader.query()?;
+        query_checks::check(&query)?;
+        CursorSubject::Query(query)
+    };
+    Ok(StatementKind::Cursor(CursorStatement::Declare { name, hold, of }))
 }
 
 fn fetch(reader: &mut Reader<'_>) -> Result<StatementKind> {
@@ -262,7 +268,8 @@ fn fetch(reader: &mut Reader<'_>) -> Result<StatementKind> {
     }
     let _ = reader.eat(&["FROM"]) || reader.eat(&["IN"]);
     let name = reader.identifier()?;
-    Ok(StatementKind::Cursor(CursorStatement::Fetch(Fetch { name, rows, is_move })))
+    let timeout = if reader.at(&["WITH"]) { subscribe::fetch_timeout(reader)? } else { None };
+    Ok(StatementKind::Cursor(CursorStatement::Fetch(Fetch { name, rows, is_move, timeout })))
 }
 
 fn number(reader: &mut Reader<'_>) -> Result<Option<u64>> {
@@ -279,17 +286,22 @@ fn copy(reader: &mut Reader<'_>) -> Result<Copy> {
         options.format = CopyFormat::Binary;
     }
     let subject = if reader.eat_token(&Token::LParen) {
-        let query = reader.query()?;
-        query_checks::check(&query)?;
+        let subject = if reader.at(&["SUBSCRIBE"]) {
+            CopySubject::Subscribe(subscribe::subscribe(reader)?)
+        } else {
+            let query = reader.query()?;
+            query_checks::check(&query)?;
+            CopySubject::Query(query)
+        };
         reader.expect_token(&Token::RParen)?;
-        CopySubject::Query(query)
+        subject
     } else {
         let name = reader.name()?;
         let columns = reader.names_in_parentheses()?;
         CopySubject::Table { name, columns }
     };
     let direction = if reader.eat(&["FROM"]) {
-        if matches!(subject, CopySubject::Query(_)) {
+        if !matches!(subject, CopySubject::Table { .. }) {
             return Err(reader.unexpected("TO STDOUT"));
         }
         CopyDirection::In

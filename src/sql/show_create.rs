@@ -75,6 +75,7 @@ pub fn materialized_view(view: &CreateMaterializedView) -> String {
     if view.fail_on_error {
         options.push("on_error = 'fail'".to_owned());
     }
+    options.extend(view.retain_history.as_ref().map(|time| format!("retain_history = {}", literal(&time.text))));
     options.extend(view.state_backend.as_ref().map(|uri| format!("state_backend = {}", literal(&uri.text))));
     let options = if options.is_empty() { String::new() } else { format!(" WITH ({})", options.join(", ")) };
     format!(
@@ -110,6 +111,7 @@ mod tests {
             "create view V (Low, \"High\") as select 1, 2 -- the end",
             "create materialized view v with (background = true) as select \"table\" as \"select\" from k",
             "create materialized view v with (on_error = fail) as select 1 / a as x from t",
+            "create materialized view v with (retain_history = '1 hour') as select a from t",
         ] {
             let once = shown(text);
             assert_eq!(shown(&once), once, "{text}");

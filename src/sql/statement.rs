@@ -1,6 +1,7 @@
 //! Parsed statements.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use arrow::datatypes::DataType;
 use sqlparser::ast;
@@ -125,6 +126,8 @@ pub enum StatementKind {
     Cursor(CursorStatement),
     /// `COPY`.
     Copy(Box<Copy>),
+    /// `SUBSCRIBE`.
+    Subscribe(Subscribe),
     /// `DISCARD`.
     Discard(Discard),
 }
@@ -198,6 +201,8 @@ pub struct CreateMaterializedView {
     pub fail_on_error: bool,
     /// The URI of the backend of its state, when given.
     pub state_backend: Option<OptionValue>,
+    /// How long its past is kept, when given.
+    pub retain_history: Option<OptionValue>,
     /// The query.
     pub query: Box<ast::Query>,
     /// The query as the user wrote it.
@@ -377,12 +382,36 @@ pub enum CursorStatement {
         /// It outlives its transaction block.
         hold: bool,
         /// What it reads.
-        query: Box<ast::Query>,
+        of: CursorSubject,
     },
     /// `FETCH`, `MOVE`.
     Fetch(Fetch),
     /// `CLOSE`; `None` for all.
     Close(Option<String>),
+}
+
+/// What a cursor reads.
+#[derive(Clone, Debug)]
+pub enum CursorSubject {
+    /// The rows of a query.
+    Query(Box<ast::Query>),
+    /// The changes of a relation.
+    Subscribe(Subscribe),
+}
+
+/// `SUBSCRIBE`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subscribe {
+    /// The relation.
+    pub name: Name,
+    /// Begin with the rows that are there; when not said: unless `AS OF` says where to begin.
+    pub snapshot: Option<bool>,
+    /// Rows that tell how far it is.
+    pub progress: bool,
+    /// The token to go on from.
+    pub as_of: Option<OptionValue>,
+    /// The token at which it ends.
+    pub up_to: Option<OptionValue>,
 }
 
 /// `FETCH` and `MOVE`.
@@ -394,6 +423,8 @@ pub struct Fetch {
     pub rows: Option<u64>,
     /// Only go past them.
     pub is_move: bool,
+    /// How long to wait for changes that a subscription does not have yet.
+    pub timeout: Option<Duration>,
 }
 
 /// `DISCARD`.
@@ -432,6 +463,8 @@ pub enum CopySubject {
     },
     /// The rows of a query.
     Query(Box<ast::Query>),
+    /// The changes of a relation.
+    Subscribe(Subscribe),
 }
 
 /// The direction of COPY.

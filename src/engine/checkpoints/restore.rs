@@ -34,6 +34,11 @@ impl Restored {
     pub(crate) fn offsets_of(&self, job: RelationId) -> &SourceOffsets {
         self.behind.get(&job).unwrap_or(&self.offsets)
     }
+
+    /// True when a restored job has the state of the checkpoint's time, and not of an earlier one.
+    pub(crate) fn is_level(&self, job: RelationId) -> bool {
+        !self.behind.contains_key(&job)
+    }
 }
 
 /// The rows of an external table that could not be read.

@@ -24,7 +24,8 @@ const REPLAY_OPEN_TICKS_MAX: usize = 8;
 
 impl Sequencer {
     /// Restores the newest checkpoint, starts all relations behind its time, and replays what the log has behind it at its
-    /// own times; many small ticks become one, at the last one's time, since nobody has seen anything yet.
+    /// own times. Many small ticks become one, at the last one's time: of the times before, nobody can ask, but for those
+    /// that a relation's `retain_history` covers.
     pub(super) fn recover(&mut self, relations: Vec<RelationSpec>) -> Result<()> {
         let start = self.restore(&relations)?;
         let from = self.restored.as_ref().map_or(Time::ZERO, |restored| restored.time);
@@ -52,6 +53,10 @@ impl Sequencer {
             bindings.insert(*table, splits.collect());
         }
         bindings.retain(|table, _| known.contains_key(table));
+        let retained = relations.iter().map(RelationSpec::retain_millis).max().unwrap_or(0);
+        let bound = lock(&self.head).head().clock_bound_millis;
+        // The clock goes on behind its bound, and the past is kept from there.
+        let exact_from = Time::from_millis(if retained == 0 { u64::MAX } else { bound.saturating_sub(retained) });
         self.log.replay(from, &mut |mut record| {
             for (id, chunks) in &record.writes {
                 if let Some(sink) = sinks.get(id) {
@@ -76,7 +81,7 @@ impl Sequencer {
                 }
             }
             match replay.last_mut() {
-                Some(last) if rows_of(last) + rows_of(&record) <= REPLAY_ROWS_PER_TICK => {
+                Some(last) if record.time <= exact_from && rows_of(last) + rows_of(&record) <= REPLAY_ROWS_PER_TICK => {
                     last.time = record.time;
                     last.writes.append(&mut record.writes);
                 }

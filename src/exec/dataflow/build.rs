@@ -208,7 +208,8 @@ pub(super) fn build<'scope>(
     };
     let operator = OperatorId::of(&spec.shared.name, "rows");
     let local = Rc::new(RefCell::new(Local {
-        arrangement: Arrangement::new(operator, layout, spec.as_of, spec.state.is_some()),
+        arrangement: Arrangement::new(operator, layout, spec.as_of, spec.state.is_some())
+            .retaining(spec.shared.retain_millis()),
         shared: Arc::clone(&spec.shared),
         followers: Vec::new(),
     }));

@@ -453,7 +453,7 @@ where
             let stashed = stash.first_key_value().map_or(u64::MAX, |(time, _)| *time);
             local.arrangement.advance(Time::from_millis(frontier.min(closed_upto).min(stashed)));
             job.shared.count_out(local.arrangement.take_changed());
-            local.arrangement.forget(job.shared.oldest_hold());
+            local.arrangement.forget(job.shared.needs());
             job.shared.forget_before(job.worker, local.arrangement.since());
             if job.shared.advance(job.worker, local.arrangement.upper()) {
                 job.progress.signal();

@@ -262,7 +262,8 @@ pub(super) fn edge<'scope>(
             let is_level = upstream.shared.whole_from().is_some_and(|from| from <= newest) && newest >= as_of;
             if to_report && is_level {
                 to_report = false;
-                job.edge_filled(newest);
+                // All of its state is there, so every time is whole from which on its upstream is.
+                job.edge_filled(upstream.shared.whole_from().map_or(newest, |from| from.max(as_of)));
             }
             if matches!(hydration, Hydration::Waiting) && is_level {
                 hydration = Hydration::Running { cursor: None, time: newest, rows: 0 };

@@ -70,7 +70,7 @@ impl JobSpec {
             inputs: Vec::new(),
             schema,
         };
-        JobPlan { nodes: vec![node], key, append_only: false, on_error: OnError::Never }
+        JobPlan { nodes: vec![node], key, append_only: false, on_error: OnError::Never, retain_millis: 0 }
     }
 
     /// The plan of an external table with a primary key: its own feed, whose rows carry their places.
@@ -84,7 +84,7 @@ impl JobSpec {
             schema: Arc::new(Schema::new(fields)),
         };
         let latest = PlanNode { path: "root".to_owned(), operator: OperatorSpec::Latest, inputs: vec![0], schema };
-        JobPlan { nodes: vec![import, latest], key, append_only: false, on_error: OnError::Never }
+        JobPlan { nodes: vec![import, latest], key, append_only: false, on_error: OnError::Never, retain_millis: 0 }
     }
 
     /// Tries what building the dataflow relies on.

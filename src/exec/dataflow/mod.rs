@@ -29,4 +29,4 @@ pub(crate) use barrier::{Barrier, Captured};
 pub(crate) use executor::{Executor, ExecutorConfig};
 pub(crate) use imports::{FeedId, FeedInput};
 pub(crate) use job::{ImportKind, JobSpec, JobState, PLACE_COLUMN};
-pub(crate) use worker::{Peek, PeekAnswer, PeekRange, WorkerCommand};
+pub(crate) use worker::{Follow, Peek, PeekAnswer, PeekRange, WorkerCommand};

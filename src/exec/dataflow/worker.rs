@@ -17,7 +17,7 @@ use super::driver::{JobContext, TickRequest};
 use super::imports::{EdgeQueue, FeedId, FeedInput, FeedQueue, Local};
 use super::job::JobSpec;
 use super::slices::Slices;
-use crate::exec::arrangement::{Cursor, Selection};
+use crate::exec::arrangement::{ChangePlace, Changes, Cursor, Selection};
 use crate::exec::relation::{Progress, lock};
 use crate::state::MemoryBackend;
 use crate::types::{Error, RelationId, Result, SqlState, Time};
@@ -35,6 +35,8 @@ pub(crate) enum WorkerCommand {
     Barrier(Arc<Barrier>),
     /// Read, on this worker.
     Peek(Arc<Peek>),
+    /// Read what changed, on this worker.
+    Follow(Arc<Follow>),
     /// End the thread.
     Shutdown,
 }
@@ -46,6 +48,19 @@ pub(crate) struct Peek {
     pub(crate) range: PeekRange,
     pub(crate) selection: Selection,
     pub(crate) answer: std::sync::Mutex<Option<oneshot::Sender<Result<PeekAnswer>>>>,
+}
+
+/// A read of a relation's changes on one worker, of times that it has closed.
+pub(crate) struct Follow {
+    pub(crate) relation: RelationId,
+    /// Changes after this time.
+    pub(crate) after: Time,
+    /// ... up to this one.
+    pub(crate) upto: Time,
+    pub(crate) place: Option<ChangePlace>,
+    pub(crate) rows_max: usize,
+    pub(crate) projection: Vec<usize>,
+    pub(crate) answer: std::sync::Mutex<Option<oneshot::Sender<Result<Changes>>>>,
 }
 
 /// Which rows a peek wants.
@@ -132,6 +147,7 @@ impl WorkerState {
                 }
             }
             WorkerCommand::Peek(peek) => self.peek(&peek),
+            WorkerCommand::Follow(follow) => self.follow(&follow),
             WorkerCommand::Shutdown => {}
         }
     }
@@ -212,13 +228,28 @@ impl WorkerState {
         let _ = answer.send(self.read(peek));
     }
 
+    fn local(&self, relation: RelationId) -> Result<&Rc<RefCell<Local>>> {
+        let running = self.running.get(&relation).and_then(|running| running.local.as_ref());
+        running.ok_or_else(|| Error::new(SqlState::UndefinedTable, "the relation was dropped while it was read"))
+    }
+
+    fn follow(&self, follow: &Follow) {
+        let Some(answer) = lock(&follow.answer).take() else { return };
+        if answer.is_closed() {
+            return;
+        }
+        let deadline = Instant::now() + PAGE;
+        let times = (follow.after, follow.upto);
+        let changes = self.local(follow.relation).and_then(|local| {
+            let arrangement = &local.borrow().arrangement;
+            arrangement.changes(times, follow.place, follow.rows_max, deadline, &follow.projection)
+        });
+        // A reader that is gone meanwhile does not mind.
+        let _ = answer.send(changes);
+    }
+
     fn read(&self, peek: &Peek) -> Result<PeekAnswer> {
-        let running = self
-            .running
-            .get(&peek.relation)
-            .and_then(|running| running.local.as_ref())
-            .ok_or_else(|| Error::new(SqlState::UndefinedTable, "the relation was dropped while it was read"))?;
-        let local = running.borrow();
+        let local = self.local(peek.relation)?.borrow();
         match &peek.range {
             PeekRange::Page { start, rows_max } => {
                 let deadline = Instant::now() + PAGE;

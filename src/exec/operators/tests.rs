@@ -12,7 +12,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::*;
-use crate::exec::arrangement::{Arrangement, Cursor, Layout, Selection};
+use crate::exec::arrangement::{Arrangement, Cursor, Layout, Needs, Selection};
 use crate::exec::plan::{AggregateCall, AggregateFunction, JoinKind, JoinSpec};
 use crate::state::MemoryBackend;
 use crate::types::OperatorId;
@@ -234,12 +234,108 @@ fn every_kept_time_reads_as_it_was_also_while_the_next_is_half_applied() {
         // A hold keeps its past and no more.
         let held = Time::from_millis(12);
         hot.advance(Time::from_millis(5_000));
-        hot.forget(Some(held));
+        hot.forget(Needs { held: Some(held), followed: None });
         assert_eq!(read(&hot, held), pasts[11].1);
         let selection = Selection { projection: vec![0], predicate: None };
         let error = hot.page(Time::from_millis(3), None, 10, soon(), &selection).expect_err("given up");
         assert_eq!(error.code().code(), "72000");
     }
+}
+
+/// What changed between two times, read one entry at a time; each time's changes in one piece.
+fn changed(arrangement: &Arrangement, after: u64, upto: u64) -> BTreeMap<String, i64> {
+    let times = (Time::from_millis(after), Time::from_millis(upto));
+    let (mut sums, mut place, mut last) = (BTreeMap::new(), None, times.0);
+    loop {
+        let page = arrangement.changes(times, place, 1, soon(), &[0, 1, 2, 3]).expect("kept");
+        for (row, change) in print(&page.rows).into_iter().zip(&page.changes) {
+            assert!(change.time >= last && change.time > times.0 && change.time <= times.1);
+            assert_ne!(change.diff, 0);
+            last = change.time;
+            *sums.entry(row).or_insert(0) += change.diff;
+        }
+        place = page.next;
+        if place.is_none() {
+            break;
+        }
+    }
+    sums.retain(|_, diff| *diff != 0);
+    sums
+}
+
+#[test]
+fn the_changes_between_any_two_times_add_up_also_through_the_store() {
+    for (seed, retained) in [(3, false), (4, true)] {
+        let mut store = MemoryBackend::default();
+        let fresh = || arrangement(&[], retained).retaining(if retained { 60_000 } else { 0 });
+        let mut kept = fresh();
+        let mut past: Vec<BTreeMap<String, i64>> = vec![BTreeMap::new()];
+        for (time, rows) in history(seed).iter().enumerate() {
+            if retained {
+                kept = fresh();
+                open(&mut kept, &mut store);
+            }
+            close(&mut kept, &mut store, time as u64 + 1, rows);
+            let mut now = past.last().expect("the first").clone();
+            for (row, diff) in consolidated(&chunk(rows)) {
+                *now.entry(row).or_insert(0) += diff;
+            }
+            past.push(now);
+            if retained {
+                barrier(&mut kept, &mut store);
+            }
+            for (after, before) in past.iter().enumerate().step_by(3) {
+                let mut expected = past.last().expect("the first").clone();
+                before.iter().for_each(|(row, count)| *expected.entry(row.clone()).or_insert(0) -= count);
+                expected.retain(|_, diff| *diff != 0);
+                assert_eq!(changed(&kept, after as u64, time as u64 + 1), expected, "after {after} up to {time} + 1");
+            }
+        }
+        // What is given up leaves the store too.
+        kept.advance(Time::from_millis(100_000));
+        kept.forget(Needs::default());
+        barrier(&mut kept, &mut store);
+        let present = past.last().expect("the first").values().filter(|count| **count != 0).count();
+        let since = usize::from(retained);
+        assert_eq!(store.entries(OperatorId::of("public.v", "rows")), if retained { present + since } else { 0 });
+        let error = kept.changes((Time::ZERO, Time::from_millis(5)), None, 9, soon(), &[0]).expect_err("given up");
+        assert_eq!(error.code().code(), "72000");
+    }
+}
+
+#[test]
+fn an_update_of_a_unique_key_is_a_pair() {
+    let mut store = MemoryBackend::default();
+    let mut keyed = arrangement(&[0], false);
+    close(&mut keyed, &mut store, 1, &[((Some(1), Some(1), None, None), 1), ((Some(2), Some(7), None, None), 1)]);
+    close(&mut keyed, &mut store, 2, &[((Some(1), Some(2), None, None), 1), ((Some(1), Some(1), None, None), -1)]);
+    close(&mut keyed, &mut store, 3, &[((Some(1), Some(2), None, None), -1)]);
+    let all = (Time::from_millis(1), Time::from_millis(3));
+    let page = keyed.changes(all, None, 100, soon(), &[1]).expect("kept");
+    let kinds: Vec<_> = page.changes.iter().map(|c| (c.time.as_millis(), c.kind.name(), c.diff)).collect();
+    assert_eq!(kinds, [(2, "update_before", -1), (2, "update_after", 1), (3, "delete", -1)]);
+    assert_eq!(print(&page.rows), ["1", "2", "2"]);
+}
+
+#[test]
+fn one_who_follows_costs_so_much_and_no_more() {
+    let mut store = MemoryBackend::default();
+    let mut kept = arrangement(&[], false);
+    let followed = Needs { held: None, followed: Some(Time::from_millis(1)) };
+    let mut last = 0;
+    for time in 1..1_000_i64 {
+        let row = |at| ((Some(1), Some(time * 2_000 + at), None, None), 1);
+        last = time as u64 * 10;
+        close(&mut kept, &mut store, last, &(0..2_000).map(row).collect::<Vec<_>>());
+        kept.forget(followed);
+        if kept.since() > Time::from_millis(1) {
+            break;
+        }
+    }
+    assert!(last > 1_100 && last < 9_990, "{last}: kept for longer than without, and not for ever");
+    let times = (Time::from_millis(1), Time::from_millis(last));
+    let error = kept.changes(times, None, 9, soon(), &[0]).expect_err("given up");
+    assert_eq!(error.code().code(), "72000");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use arrow::array::RecordBatch;
 use arrow::ipc::writer::StreamWriter;
 use axum::body::{Body, Bytes};
 use datafusion::execution::SendableRecordBatchStream;
-use futures::{StreamExt as _, stream};
+use futures::{Stream, StreamExt as _, stream};
 
 use crate::engine::Scan;
 use crate::server::errors;
@@ -171,7 +171,11 @@ pub(super) async fn arrow_stream<G: Send + 'static>(
     let mut rows = ArrowRows { writer, rows, ended: false, _guard: guard };
     // The schema stands in the writer already and comes out with the first batch.
     let start = rows.next().await?;
-    let rest = stream::try_unfold(rows, |mut rows| async move {
+    Ok(Body::from_stream(stream::iter([Ok::<_, std::io::Error>(Bytes::from(start))]).chain(rest_of(rows))))
+}
+
+fn rest_of<G: Send + 'static>(rows: ArrowRows<G>) -> impl Stream<Item = std::io::Result<Bytes>> + Send {
+    stream::try_unfold(rows, |mut rows| async move {
         if rows.ended {
             return Ok(None);
         }
@@ -182,8 +186,15 @@ pub(super) async fn arrow_stream<G: Send + 'static>(
                 Err(std::io::Error::other(error))
             }
         }
-    });
-    Ok(Body::from_stream(stream::iter([Ok::<_, std::io::Error>(Bytes::from(start))]).chain(rest)))
+    })
+}
+
+/// The same of rows that come now and then: the schema goes out at once.
+pub(super) fn arrow_live(schema: &arrow::datatypes::Schema, rows: SendableRecordBatchStream) -> Result<Body> {
+    let mut writer = StreamWriter::try_new(Vec::new(), schema)?;
+    let start = std::mem::take(writer.get_mut());
+    let rows = ArrowRows { writer, rows, ended: false, _guard: () };
+    Ok(Body::from_stream(stream::iter([Ok::<_, std::io::Error>(Bytes::from(start))]).chain(rest_of(rows))))
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! client holds up its own read and nothing else, and a client that goes away ends it.
 
 mod body;
+mod changes;
 mod connections;
 mod error;
 mod openapi;

@@ -72,6 +72,24 @@ fn document() -> Value {
                 json!([view, query("key", "string", "The key; key.<column> for each column of a key of several")]),
                 json_type,
             ),
+            "/api/v1/views/{view}/changes": { "get": {
+                "summary": "A view's rows, then its changes, for as long as the client reads",
+                "parameters": [
+                    view,
+                    query("snapshot", "boolean", "Begin with the rows that are there; when absent: unless as_of is given"),
+                    query("progress", "boolean", "Rows that tell how far it is, each with a token; true when absent"),
+                    query("as_of", "string", "The token to go on from"),
+                    query("up_to", "string", "The token at which it ends"),
+                ],
+                "responses": {
+                    "200": { "description": "Changes, in the form of the Accept header", "content": {
+                        "application/x-ndjson": { "schema": {} },
+                        "text/event-stream": { "schema": {} },
+                        arrow: { "schema": {} },
+                    } },
+                    "default": errors(),
+                },
+            } },
             "/api/v1/views/{view}/scan": get("A view's rows as JSON", scan.clone(), json_type),
             "/api/v1/views/{view}/scan.arrow": get("A view's rows as one Arrow IPC stream", scan, arrow),
             "/metrics": get("Counts, as Prometheus reads them", json!([]), "text/plain"),
@@ -98,7 +116,7 @@ mod tests {
     fn every_route_tells_its_errors() {
         let document = document();
         let paths = document["paths"].as_object().expect("paths");
-        assert_eq!(paths.len(), 9);
+        assert_eq!(paths.len(), 10);
         for (path, methods) in paths {
             for method in methods.as_object().expect("methods").values() {
                 assert!(method["responses"]["default"].is_object(), "{path}");

@@ -1,7 +1,7 @@
 //! Query parameters: each known one once, unknown ones refused.
 
 use super::error::ApiError;
-use crate::engine::ScanRequest;
+use crate::engine::{ChangesRequest, ScanRequest};
 use crate::types::Time;
 
 /// The parameters of a request, decoded, in order.
@@ -62,6 +62,18 @@ impl Parameters {
         Ok(request)
     }
 
+    /// The parameters of a subscription.
+    pub(super) fn changes(mut self) -> Result<ChangesRequest, ApiError> {
+        let request = ChangesRequest {
+            snapshot: flag(&mut self, "snapshot")?,
+            progress: flag(&mut self, "progress")?.unwrap_or(true),
+            as_of: self.take("as_of"),
+            up_to: self.take("up_to"),
+        };
+        self.finish("snapshot, progress, as_of, up_to")?;
+        Ok(request)
+    }
+
     /// The parameters of a key read: `key`, or `key.<column>` for each column.
     pub(super) fn key(mut self) -> Result<ScanRequest, ApiError> {
         let as_of = number(&mut self, "as_of")?.map(Time::from_millis);
@@ -96,6 +108,16 @@ fn number<T: std::str::FromStr>(parameters: &mut Parameters, name: &str) -> Resu
         Ok(number) => Ok(Some(number)),
         Err(_) => Err(ApiError::malformed(format!("invalid value for query parameter \"{name}\": \"{text}\""))
             .hint("Use a whole number.")),
+    }
+}
+
+fn flag(parameters: &mut Parameters, name: &str) -> Result<Option<bool>, ApiError> {
+    match parameters.take(name).as_deref() {
+        None => Ok(None),
+        Some("true") => Ok(Some(true)),
+        Some("false") => Ok(Some(false)),
+        Some(text) => Err(ApiError::malformed(format!("invalid value for query parameter \"{name}\": \"{text}\""))
+            .hint("Use true or false.")),
     }
 }
 

@@ -24,9 +24,9 @@ const LIMIT_DEFAULT: usize = 1000;
 /// How long a read may take to its first rows.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-type ViewPath = Result<Path<String>, PathRejection>;
+pub(super) type ViewPath = Result<Path<String>, PathRejection>;
 
-fn name_of(path: ViewPath) -> Result<String, ApiError> {
+pub(super) fn name_of(path: ViewPath) -> Result<String, ApiError> {
     match path {
         Ok(Path(name)) => Ok(name),
         Err(rejection) => Err(ApiError::malformed(rejection.body_text())),
@@ -34,7 +34,7 @@ fn name_of(path: ViewPath) -> Result<String, ApiError> {
 }
 
 /// Ends a read that takes too long with 57014.
-async fn in_time<T>(read: impl Future<Output = Result<T, Error>>) -> Result<T, ApiError> {
+pub(super) async fn in_time<T>(read: impl Future<Output = Result<T, Error>>) -> Result<T, ApiError> {
     match tokio::time::timeout(READ_TIMEOUT, read).await {
         Ok(done) => Ok(done?),
         Err(_) => Err(Error::new(SqlState::QueryCanceled, "canceling statement due to statement timeout").into()),

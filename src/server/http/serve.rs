@@ -13,7 +13,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use super::error::ApiError;
-use super::{connections, openapi, routes, sql};
+use super::{changes, connections, openapi, routes, sql};
 use crate::engine::Engine;
 use crate::env::Env;
 use crate::server::metrics;
@@ -43,6 +43,7 @@ fn router(shared: Shared) -> Router {
         .route("/metrics", get(metrics_text))
         .route("/api/v1/views", get(routes::views))
         .route("/api/v1/views/{view}", get(routes::view))
+        .route("/api/v1/views/{view}/changes", get(changes::changes))
         .route("/api/v1/views/{view}/scan", get(routes::scan))
         .route("/api/v1/views/{view}/scan.arrow", get(routes::scan_arrow))
         .fallback(not_found)
@@ -67,7 +68,7 @@ async fn count(request: Request, next: Next) -> Response {
 async fn not_found(uri: Uri) -> ApiError {
     ApiError::not_found(format!("no such route: {}", uri.path())).hint(
         "Routes: /api/v1/health, /api/v1/jobs, /api/v1/openapi.json, /api/v1/sql, /api/v1/views, /api/v1/views/{view}, \
-         /api/v1/views/{view}/scan, /api/v1/views/{view}/scan.arrow, /metrics.",
+         /api/v1/views/{view}/changes, /api/v1/views/{view}/scan, /api/v1/views/{view}/scan.arrow, /metrics.",
     )
 }
 

@@ -6,7 +6,7 @@ use arrow::datatypes::Schema;
 use async_trait::async_trait;
 use bytes::BytesMut;
 use datafusion::execution::SendableRecordBatchStream;
-use futures::{Sink, SinkExt as _, StreamExt as _};
+use futures::{FutureExt as _, Sink, SinkExt as _, StreamExt as _};
 use pgwire::api::ClientInfo;
 use pgwire::api::copy::CopyHandler;
 use pgwire::error::{PgWireError, PgWireResult};
@@ -98,7 +98,16 @@ where
     }
     let mut count = 0_u64;
     let send = async {
-        while let Some(batch) = rows.next().await {
+        loop {
+            let next = match rows.next().now_or_never() {
+                Some(next) => next,
+                None => {
+                    // Nothing is there yet: what was fed should not wait for it.
+                    client.flush().await?;
+                    rows.next().await
+                }
+            };
+            let Some(batch) = next else { break };
             let batch = batch.map_err(|error| named(&errors::of_stream(error)))?;
             let columns = encoder.columns(&batch).map_err(|error| named(&error))?;
             for row in 0..batch.num_rows() {
