@@ -641,7 +641,7 @@ impl Session {
                         self.cursors.declare(name.clone(), *hold, opened.schema, opened.rows);
                     }
                     CursorSubject::Subscribe(subscribe) => {
-                        let subscription = self.engine.subscribe(subscribe, self.last_seen, interrupt).await?;
+                        let subscription = self.engine.subscribe(subscribe, self.seen(), interrupt).await?;
                         self.cursors.declare_subscription(name.clone(), *hold, subscription);
                     }
                 }
@@ -695,10 +695,15 @@ impl Session {
         Ok(Answer::Rows { schema: opened.schema, rows, tag: Tag::Select, notices: Vec::new() })
     }
 
+    /// A subscription begins with all that was answered before, to whomever.
+    fn seen(&self) -> Time {
+        self.last_seen.max(self.engine.last_write())
+    }
+
     /// `SUBSCRIBE`: it has no time limit, and sees what is committed.
     pub(crate) async fn subscribe(&mut self, subscribe: &Subscribe, interrupt: &Interrupt) -> Result<Answer> {
         let interrupt = interrupt.untimed();
-        let subscription = self.engine.subscribe(subscribe, self.last_seen, &interrupt).await?;
+        let subscription = self.engine.subscribe(subscribe, self.seen(), &interrupt).await?;
         let rows = interrupt.stream(subscription.into_stream());
         Ok(Answer::Rows { schema: rows.schema(), rows, tag: Tag::Plain("SUBSCRIBE"), notices: Vec::new() })
     }

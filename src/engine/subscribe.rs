@@ -25,6 +25,9 @@ use super::coordinator::{Following, PageRequest, Pin, ReadBound};
 use super::database::Engine;
 use super::interrupt::Interrupt;
 
+/// How often a subscription without changes tells how far it is, at most.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Names of the columns before those of the relation: [`super::api::CHANGE_COLUMNS`] of them.
 const TIME_COLUMN: &str = "clink_time";
 const DIFF_COLUMN: &str = "clink_diff";
@@ -137,12 +140,18 @@ impl Subscribed {
             return Err(Error::new(SqlState::InvalidParameterValue, "UP TO is before the time at which it begins")
                 .hint("Leave UP TO out, or give a later token."));
         }
+        if let Some(time) = self.up_to.filter(|time| following.is_unclear(*time)) {
+            let error = Error::new(SqlState::SnapshotTooOld, "the subscription cannot end there")
+                .detail(format!("A restart had only a part of the input at time {time}."));
+            return Err(self.or_fresh(error));
+        }
         let stage = match pin {
             Some(pin) => Stage::Snapshot { pin: Box::new(pin), worker: 0, place: None },
             None => Stage::Waiting,
         };
         let projection = (0..self.rows.fields().len()).collect();
-        Ok(Subscription { of: self, following, projection, stage })
+        let told = Told { at: None, changed: true };
+        Ok(Subscription { of: self, following, projection, stage, told })
     }
 
     /// The statement that begins anew, where going on is not possible.
@@ -190,6 +199,15 @@ pub(crate) struct Subscription {
     following: Following,
     projection: Vec<usize>,
     stage: Stage,
+    told: Told,
+}
+
+/// What the reader was last told of how far the subscription is.
+struct Told {
+    /// When; `None`: not since rows were given, so it is told as soon as they are whole.
+    at: Option<Instant>,
+    /// The subscription got on since.
+    changed: bool,
 }
 
 enum Stage {
@@ -262,6 +280,7 @@ impl Subscription {
                         None => self.stage = Stage::Level,
                     }
                     if page.rows.num_rows() > 0 {
+                        self.told.at = None;
                         let change = RowChange { time, diff: 1, kind: RowKind::Insert };
                         let rows = self.of.with_head(&page.rows, &vec![change; page.rows.num_rows()])?;
                         return Ok(Next::Rows(rows));
@@ -271,8 +290,10 @@ impl Subscription {
                     let time = self.following.after();
                     let ended = self.of.up_to.is_some_and(|end| end <= time);
                     self.stage = if ended { Stage::Ended } else { Stage::Waiting };
-                    if self.of.progress {
-                        return Ok(Next::Rows(self.of.progress_row(time)?));
+                    self.told.changed = true;
+                    let due = self.told.at.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL);
+                    if self.of.progress && (ended || due) {
+                        return self.tell(time);
                     }
                 }
                 Stage::Waiting => {
@@ -280,11 +301,14 @@ impl Subscription {
                         self.stage = Stage::Ended;
                         continue;
                     }
+                    let owed = self.told.at.filter(|_| self.of.progress && self.told.changed);
+                    let owed = owed.map(|at| at + PROGRESS_INTERVAL);
                     let closed = self.following.closed();
-                    let closed = match deadline {
+                    let closed = match deadline.into_iter().chain(owed).min() {
                         None => closed.await,
-                        Some(deadline) => match tokio::time::timeout_at(deadline, closed).await {
+                        Some(until) => match tokio::time::timeout_at(until, closed).await {
                             Ok(closed) => closed,
+                            Err(_) if owed == Some(until) => return self.tell(self.following.after()),
                             Err(_) => return Ok(Next::Later),
                         },
                     };
@@ -311,6 +335,7 @@ impl Subscription {
                             let changes = part.left().get(..count).unwrap_or_default();
                             let rows = self.of.with_head(&rows, changes)?;
                             part.given += count;
+                            self.told.at = None;
                             return Ok(Next::Rows(rows));
                         }
                         None => {
@@ -322,6 +347,11 @@ impl Subscription {
                 Stage::Ended => return Ok(Next::End),
             }
         }
+    }
+
+    fn tell(&mut self, time: Time) -> Result<Next> {
+        self.told = Told { at: Some(Instant::now()), changed: false };
+        Ok(Next::Rows(self.of.progress_row(time)?))
     }
 
     /// Its rows, as they come to pass.

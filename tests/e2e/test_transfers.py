@@ -1,8 +1,10 @@
-"""Amounts move between accounts while others add them up: no sum is ever off."""
+"""Amounts move between accounts while others add them up, by reads and by subscriptions: no sum is ever off."""
 
+import json
 import random
 import threading
 import time
+import urllib.request
 from collections import Counter
 
 from harness import LONG, rows
@@ -11,10 +13,10 @@ ACCOUNTS = 1_000
 INITIAL = 100
 BRANCHES = 16
 WRITERS = 4
-READERS = 4
+READERS = 8
 SECONDS = 60 if LONG else 15
 # A rate is asked for in the long run alone: that of a busy machine says nothing.
-TRANSFERS_MIN = 5_000 if LONG else 100
+TRANSFERS_MIN = 5_000 if LONG else 20
 READS_MIN = 1_000 if LONG else 100
 TOTAL = ACCOUNTS * INITIAL
 
@@ -94,6 +96,34 @@ class Run:
         with self.lock:
             self.reads += done
 
+    def json_reader(self, number):
+        done = 0
+        while self.going():
+            view = ("by_branch", "whole")[(done + number) % 2]
+            answer = self.server.json(f"/api/v1/views/{view}/scan")
+            assert sum(row["total"] for row in answer["rows"]) == TOTAL, answer
+            assert sum(row["accounts"] for row in answer["rows"]) == ACCOUNTS, answer
+            done += 1
+        with self.lock:
+            self.reads += done
+
+    def subscriber(self, _):
+        state, done = Counter(), 0
+        url = f"http://{self.server.http}/api/v1/views/by_branch/changes"
+        with urllib.request.urlopen(url, timeout=60) as lines:
+            while self.going():
+                change = json.loads(lines.readline())
+                if change["kind"] != "progress":
+                    state[tuple(change["row"].values())] += change["diff"]
+                    continue
+                state = +state
+                assert len(state) == BRANCHES and set(state.values()) == {1}, state
+                assert sum(total for _, total, _ in state) == TOTAL, state
+                assert sum(accounts for *_, accounts in state) == ACCOUNTS, state
+                done += 1
+        with self.lock:
+            self.reads += done
+
 
 def test_no_sum_is_ever_off(server):
     seed = random.randrange(1 << 30)
@@ -110,7 +140,7 @@ def test_no_sum_is_ever_off(server):
             "CREATE MATERIALIZED VIEW whole AS SELECT sum(total) AS total, sum(accounts) AS accounts FROM by_branch"
         )
     run = Run(server, seed)
-    work = [run.writer] * WRITERS + [run.psql_reader, run.arrow_reader] * (READERS // 2)
+    work = [run.writer] * WRITERS + [run.psql_reader, run.arrow_reader, run.json_reader, run.subscriber] * (READERS // 4)
     threads = [threading.Thread(target=run.client, args=(what, n)) for n, what in enumerate(work)]
     for thread in threads:
         thread.start()

@@ -168,12 +168,18 @@ impl Following {
         self.after = time;
     }
 
+    /// True for a time on the way at which a restart had only a part of the input.
+    pub(crate) fn is_unclear(&self, time: Time) -> bool {
+        let (from, clear) = self.unclear;
+        self.after <= from && time > from && time < clear
+    }
+
     /// The time that was reached.
     pub(crate) fn after(&self) -> Time {
         self.after
     }
 
-    /// The relation's job.
+    /// Number of workers that have its rows.
     pub(crate) fn workers(&self) -> usize {
         self.inner.executor.workers()
     }
