@@ -6,7 +6,7 @@ export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$HOME/.cache/clink-target}"
 VENV="$CACHE/clink-venv"
 # Pinned to major versions: what the tests were written against.
 PYTHON_PACKAGES=(
-    'asyncpg==0.*' 'duckdb==1.*' 'psycopg[binary]==3.*' 'psycopg2-binary==2.*' 'pyarrow==21.*' 'pytest==8.*'
+    'asyncpg==0.*' 'duckdb==1.*' 'polars==1.*' 'psycopg[binary]==3.*' 'psycopg2-binary==2.*' 'pyarrow==21.*' 'pytest==8.*'
     'pytest-timeout==2.*' 'sqlalchemy==2.*'
 )
 

@@ -137,3 +137,8 @@ async fn the_connectors_run() {
 async fn the_http_reference_runs() {
     check("docs/http.md").await;
 }
+
+#[tokio::test]
+async fn the_ways_to_live_state_run() {
+    check("docs/queryable-state.md").await;
+}

@@ -140,6 +140,9 @@ pub struct ViewInfo {
     pub key: Vec<String>,
 }
 
+/// A key's column by name, unless it is the only one, and its value in text form, `None` for NULL.
+pub type GivenKey = (Option<String>, Option<String>);
+
 /// What to read of a relation, as HTTP asks it.
 #[derive(Clone, Debug, Default)]
 pub struct ScanRequest {
@@ -147,8 +150,12 @@ pub struct ScanRequest {
     pub columns: Option<Vec<String>>,
     /// A SQL predicate over the relation's columns.
     pub filter: Option<String>,
-    /// Key columns and their values in text form: only that row.
-    pub key: Option<Vec<(Option<String>, String)>>,
+    /// Rows in order of these columns, each with true when the greatest value comes first; without a cursor then.
+    pub order: Option<Vec<(String, bool)>>,
+    /// Only the row with this key.
+    pub key: Option<Vec<GivenKey>>,
+    /// Only the part that one worker has.
+    pub worker: Option<usize>,
     /// At most so many rows.
     pub limit: Option<usize>,
     /// Go on where another scan of the relation ended.

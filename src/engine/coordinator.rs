@@ -15,6 +15,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::physical_expr::PhysicalExpr;
 use tokio::sync::oneshot;
 
+use super::checkpoints::offline::{OfflineSelection, as_one, read_state};
 use super::checkpoints::{CheckpointConfig, CheckpointInfo, Checkpoints, Controller, Message, StateStores};
 use super::feeds::WakeOnce;
 use super::installed::{Relations, gone};
@@ -199,9 +200,12 @@ struct Inner {
     relations: Arc<Relations>,
     requests: Sender<Request>,
     last_time: Arc<AtomicU64>,
+    incarnation: u64,
     sequencer: Mutex<Option<std::thread::JoinHandle<()>>>,
     /// `None`: nothing is checkpointed.
     checkpoints: Option<Checkpoints>,
+    /// Where they are.
+    checkpoint_dir: Option<PathBuf>,
     controller: Mutex<Option<std::thread::JoinHandle<()>>>,
     backlog: Mutex<Vec<Backlog>>,
 }
@@ -237,9 +241,10 @@ impl Coordinator {
         };
         let executor = Arc::new(Executor::start(ExecutorConfig { workers: config.workers, progress, tick })?);
         let last_time = Arc::new(AtomicU64::new(0));
+        let incarnation = lock(&head).head().incarnation;
+        let checkpoint_dir = config.checkpoints.as_ref().map(|checkpoints| checkpoints.directory.clone());
         let mut controller = None;
         if let Some(checkpoints) = config.checkpoints {
-            let incarnation = lock(&head).head().incarnation;
             let memory_bytes = usize::try_from(config.memory_bytes / STATE_MEMORY_PART).unwrap_or(usize::MAX);
             let (messages, received) = channel();
             controller = Some(Controller {
@@ -291,8 +296,10 @@ impl Coordinator {
             relations,
             requests,
             last_time,
+            incarnation,
             sequencer: Mutex::new(Some(sequencer)),
             checkpoints,
+            checkpoint_dir,
             controller: Mutex::new(controller),
             backlog: Mutex::default(),
         };
@@ -328,6 +335,34 @@ impl Coordinator {
             Some(checkpoints) => checkpoints.savepoint(folder, catalog).await,
             None => Err(Error::internal("checkpoints are gone")),
         }
+    }
+
+    /// How often a server was started on the database: workers may have changed since a smaller one.
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.inner.incarnation
+    }
+
+    /// The state of a table or view as one canonical stream, as of its last capture, and the time of that; with `fresh`, or
+    /// when there was none yet, of a capture that has all that was answered so far.
+    ///
+    /// # Errors
+    /// As [`Self::checkpoint`]; 42704 when the relation keeps no state, or was not captured.
+    pub(crate) async fn captured_state(&self, qualified_name: &str, fresh: bool) -> Result<(Time, Vec<u8>)> {
+        let newest = || self.checkpoints().into_iter().find(|info| info.status == "COMPLETE").map(|info| info.id);
+        let checkpoint = match newest().filter(|_| !fresh) {
+            Some(found) => Some(found),
+            None => self.checkpoint().await?.or_else(newest),
+        };
+        let checkpoint = checkpoint.ok_or_else(|| {
+            Error::new(SqlState::UndefinedObject, "there is no state").hint("Create a table or a view first.")
+        })?;
+        let folder = self.inner.checkpoint_dir.clone().unwrap_or_default();
+        let job = Some(qualified_name.to_owned());
+        let selection = OfflineSelection { job, checkpoint: Some(checkpoint.0), bases: None };
+        let read = move || as_one(&read_state(&folder.display().to_string(), &selection)?);
+        let read = tokio::task::spawn_blocking(read).await;
+        let stream = read.map_err(|error| Error::internal(format!("a read of state ended: {error}")))??;
+        Ok((Time::from_millis(checkpoint.0), stream))
     }
 
     /// Installs all relations of the catalog, upstream first, and replays the timeline into them.
@@ -674,8 +709,8 @@ impl Pin {
     /// their exact types. Absent keys give no row; the order is not that of the keys.
     ///
     /// # Errors
-    /// As for [`Self::page`].
-    pub async fn lookup(&self, request: &PageRequest, keys: &RecordBatch) -> Result<RecordBatch> {
+    /// As for [`Self::page`]. With `only`, what one worker has.
+    pub async fn lookup(&self, request: &PageRequest, keys: &RecordBatch, only: Option<usize>) -> Result<RecordBatch> {
         let layout = &self.part(request.relation)?.layout;
         let encoded = layout.encode_bare_keys(keys)?;
         let workers = self.inner.executor.workers();
@@ -690,10 +725,24 @@ impl Pin {
         }
         let schema = Arc::new(layout.schema().project(&request.projection)?);
         let mut found = Vec::new();
-        for (worker, keys) in by_worker.into_iter().enumerate().filter(|(_, keys)| !keys.is_empty()) {
+        let wanted = |worker: usize| only.is_none_or(|only| only == worker);
+        for (worker, keys) in by_worker.into_iter().enumerate().filter(|(at, keys)| wanted(*at) && !keys.is_empty()) {
             found.push(self.peek(request, worker, PeekRange::Keys(keys)).await?.rows);
         }
         Ok(concat_batches(&schema, &found)?)
+    }
+
+    /// The bytes that a state backend holds for an encoded key.
+    ///
+    /// # Errors
+    /// As for [`Self::page`].
+    pub(crate) async fn stored_value(&self, relation: RelationId, key: Vec<u8>) -> Result<Option<Vec<u8>>> {
+        let layout = &self.part(relation)?.layout;
+        let projection = (0..layout.schema().fields().len()).collect();
+        let request = PageRequest { relation, projection, predicate: None, rows_max: 1 };
+        let worker = KeyGroup::of(&key).worker(self.inner.executor.workers());
+        let found = self.peek(&request, worker, PeekRange::Keys(vec![key])).await?;
+        layout.stored_value(&found.rows)
     }
 
     /// The columns that make the relation's key, in key order; all columns when no unique key is

@@ -28,10 +28,12 @@ mod feeds;
 mod installed;
 mod interrupt;
 mod lookup;
+mod operators;
 mod pending;
 mod pg_catalog;
 mod prepared;
 mod query_threads;
+mod queryable;
 mod read;
 mod reading_order;
 mod recovery;
@@ -56,12 +58,15 @@ mod yielding;
 
 pub use crate::sql::{CopyFormat, CopyOptions, Parameter, Statement, StatementKind, sql_name as type_name};
 pub use api::{
-    Answer, CHANGE_COLUMNS, ChangesRequest, Column, EngineConfig, JobInfo, Notice, Scan, ScanRequest, Tag, ViewInfo,
+    Answer, CHANGE_COLUMNS, ChangesRequest, Column, EngineConfig, GivenKey, JobInfo, Notice, Scan, ScanRequest, Tag,
+    ViewInfo,
 };
 pub use checkpoints::{CheckpointConfig, offline, savepoint_folder};
 pub use copy::CopyIn;
 pub use database::Engine;
 pub use errors::error_of;
+pub use operators::{OperatorInfo, OperatorPart};
 pub use prepared::Prepared;
+pub use queryable::{BYTE_SLOT, Queryable, ROW_SLOT};
 pub use session::Session;
 pub use transaction::TransactionStatus;

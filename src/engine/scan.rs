@@ -11,13 +11,14 @@ use crate::catalog::{Definition, Object, TableColumn, near_miss};
 use crate::sql::{self, Name};
 use crate::types::{CHUNK_ROWS_MAX, Error, Result, SqlState};
 
-use super::api::{Scan, ScanRequest};
+use super::api::{GivenKey, Scan, ScanRequest};
 use super::coordinator::{PageRequest, Pin, ReadBound};
 use super::cursor::{Cursor, Place};
 use super::database::Engine;
 use super::ddl::no_object;
 use super::dml::assign::coerce;
 use super::interrupt::Interrupt;
+use super::read;
 use super::relations::{Relations, broken};
 
 impl Engine {
@@ -47,7 +48,7 @@ impl Engine {
         };
         let workers = self.coordinator().workers();
         let cursor = match &request.cursor {
-            None => Cursor { relation: object.id, skip: 0, place: start_of(0, workers) },
+            None => Cursor { relation: object.id, skip: 0, place: start_of(request.worker.unwrap_or(0), workers) },
             Some(text) => Cursor::decode(text, object.id, workers)?,
         };
 
@@ -56,6 +57,10 @@ impl Engine {
             None => ReadBound::Latest { at_least: self.last_write() },
         };
         let interrupt = Interrupt::new(CancellationToken::new(), self.closed().clone(), None, self.query_threads());
+        if let Some(order) = &request.order {
+            column_indexes(&object, &schema, &order.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>())?;
+            return self.ordered(&object, &schema.project(&columns)?, order, &request, bound, &interrupt).await;
+        }
         let pin = Arc::new(interrupt.guard(self.coordinator().pin(&[object.id], bound)).await?);
         let time = pin.time();
         let row_schema: SchemaRef = Arc::new(schema.project(&columns)?);
@@ -63,14 +68,15 @@ impl Engine {
         let next = Arc::new(Mutex::new(None));
 
         if let Some(keys) = keys {
-            let rows = interrupt.guard(pin.lookup(&page, &keys)).await?;
+            let rows = interrupt.guard(pin.lookup(&page, &keys, request.worker)).await?;
             let rows = super::scan_exec::with_schema(&rows, &row_schema).map_err(super::error_of)?;
             let stream = futures::stream::iter([Ok(rows)]);
             let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&row_schema), stream));
             return Ok(Scan { time, schema: row_schema, rows, cursor: next });
         }
 
-        let pages = Pages { pin, page, workers, remaining: request.limit, at: Some(cursor) };
+        let end = request.worker.map_or(workers, |worker| worker + 1);
+        let pages = Pages { pin, page, end, remaining: request.limit, at: Some(cursor) };
         if request.cursor_first {
             let mut ahead = pages.clone();
             let end = async {
@@ -96,6 +102,38 @@ impl Engine {
         });
         let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&row_schema), stream));
         Ok(Scan { time, schema: row_schema, rows: interrupt.stream(rows), cursor: next })
+    }
+
+    /// Rows in an order of the reader's: a query.
+    async fn ordered(
+        self: &Arc<Self>,
+        object: &Object,
+        columns: &Schema,
+        order: &[(String, bool)],
+        request: &ScanRequest,
+        bound: ReadBound,
+        interrupt: &Interrupt,
+    ) -> Result<Scan> {
+        let quoted = sql::quoted_name;
+        let wanted: Vec<String> = columns.fields().iter().map(|field| quoted(field.name())).collect();
+        let order: Vec<String> =
+            order.iter().map(|(name, desc)| quoted(name) + if *desc { " DESC" } else { "" }).collect();
+        // The filter was read as an expression before; a comment at its end goes no further.
+        let filter = request.filter.as_ref().map(|filter| format!(" WHERE ({filter}\n)")).unwrap_or_default();
+        let limit = request.limit.map(|limit| format!(" LIMIT {limit}")).unwrap_or_default();
+        let text = format!(
+            "SELECT {} FROM {}.{}{filter} ORDER BY {}{limit}",
+            wanted.join(", "),
+            quoted(&object.schema),
+            quoted(&object.name),
+            order.join(", ")
+        );
+        let query = sql::parse_query(&text)?;
+        let opened = interrupt.run(read::open(Arc::clone(self), Relations::new(self, self.catalog()), query, bound));
+        let opened = opened.await?;
+        let time = opened.pin.as_ref().map(|pin| pin.time()).unwrap_or_else(|| self.coordinator().last_time());
+        let schema = Arc::clone(&opened.schema);
+        Ok(Scan { time, schema, rows: interrupt.stream(opened.rows), cursor: Arc::default() })
     }
 
     fn scanned(&self, name: &str) -> Result<Arc<Object>> {
@@ -150,7 +188,7 @@ impl Engine {
     }
 
     /// The key that a request names, in the relation's key columns and types.
-    fn key_rows(&self, object: &Object, schema: &Schema, given: &[(Option<String>, String)]) -> Result<RecordBatch> {
+    fn key_rows(&self, object: &Object, schema: &Schema, given: &[GivenKey]) -> Result<RecordBatch> {
         let invalid = |message: String, hint: String| Error::new(SqlState::InvalidParameterValue, message).hint(hint);
         let fields: Vec<&Field> = object.key().iter().map(|index| schema.field(*index)).collect();
         let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
@@ -195,7 +233,7 @@ impl Engine {
                 nullable: true,
                 default: None,
             };
-            let text: ArrayRef = Arc::new(StringArray::from(vec![value.as_str()]));
+            let text: ArrayRef = Arc::new(StringArray::from(vec![value.as_deref()]));
             columns.push(coerce(&text, &column, true)?);
         }
         let fields: Vec<Field> = fields.into_iter().cloned().collect();
@@ -204,6 +242,14 @@ impl Engine {
 }
 
 fn column_indexes(object: &Object, schema: &Schema, names: &[String]) -> Result<Vec<usize>> {
+    column_indexes_of(&object.name, schema, names)
+}
+
+/// Where columns are among those of a relation.
+///
+/// # Errors
+/// 42703 with the near miss.
+pub(super) fn column_indexes_of(relation: &str, schema: &Schema, names: &[String]) -> Result<Vec<usize>> {
     if names.is_empty() {
         return Err(Error::new(SqlState::InvalidParameterValue, "no columns are asked for")
             .hint("Leave the list out for all columns."));
@@ -219,7 +265,7 @@ fn column_indexes(object: &Object, schema: &Schema, names: &[String]) -> Result<
                 };
                 Error::new(
                     SqlState::UndefinedColumn,
-                    format!("column \"{name}\" of relation \"{}\" does not exist", object.name),
+                    format!("column \"{name}\" of relation \"{relation}\" does not exist"),
                 )
                 .hint(hint)
             })
@@ -241,7 +287,8 @@ fn set(next: &Mutex<Option<String>>, at: Option<&Cursor>) {
 struct Pages {
     pin: Arc<Pin>,
     page: PageRequest,
-    workers: usize,
+    /// One behind the last worker whose rows are wanted.
+    end: usize,
     /// Rows that may still be given.
     remaining: Option<usize>,
     /// The next place; `None` when nothing follows.
@@ -286,7 +333,7 @@ impl Pages {
             } else {
                 let place = match page.next {
                     Some(next) => Some(Place::After(next)),
-                    None if worker + 1 < self.workers => Some(start_of(worker + 1, self.workers)),
+                    None if worker + 1 < self.end => Some(start_of(worker + 1, self.end)),
                     None => None,
                 };
                 place.map(|place| Cursor { relation: cursor.relation, skip: 0, place })

@@ -136,7 +136,7 @@ impl PartitionStream for KeptPart {
                         (page.rows, next)
                     }
                     Part::Keys(keys) if keys.num_rows() == 0 => return Ok(None),
-                    Part::Keys(keys) => (pin.lookup(&request, &keys).await.map_err(to_datafusion)?, Next::End),
+                    Part::Keys(keys) => (pin.lookup(&request, &keys, None).await.map_err(to_datafusion)?, Next::End),
                 };
                 Ok(Some((with_schema(&rows, &schema)?, next)))
             }

@@ -161,6 +161,12 @@ impl Layout {
         self.key_codec.encode(keys.columns(), keys.num_rows())
     }
 
+    /// What a store holds for the one key of some equal rows; `None` when there are none.
+    pub(crate) fn stored_value(&self, rows: &RecordBatch) -> Result<Option<Vec<u8>>> {
+        let values = self.value_codec.encode(&columns(rows, &self.value_columns), rows.num_rows())?;
+        Ok((rows.num_rows() > 0).then(|| [&(rows.num_rows() as i64).to_le_bytes(), values.row(0)].concat()))
+    }
+
     /// The columns of rows; those outside of the key only when they are wanted.
     fn arrays(&self, rows: &[(&[u8], &Entry)], values: bool) -> Result<Vec<Option<ArrayRef>>> {
         let mut all: Vec<Option<ArrayRef>> = vec![None; self.schema.fields().len()];

@@ -93,8 +93,8 @@ impl BoundSockets {
             socket_file = Some(file);
             tasks.spawn(pgwire::serve(pgwire::Door::Unix(listener), house));
         }
-        if let Some(listener) = self.http {
-            tasks.spawn(http::serve(listener, engine, env, stop.clone()));
+        if let (Some(listener), Some(address)) = (self.http, addresses.http) {
+            tasks.spawn(http::serve(listener, address, engine, env, stop.clone()));
         }
         Ok(Server { addresses, stop, tasks, _socket_file: socket_file })
     }

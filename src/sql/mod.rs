@@ -61,6 +61,7 @@ pub use parameters::{
     Parameter, bind, bound_literal, cast_expression, parameter_index, parameter_places, parameter_types,
     refuse_parameters, type_by_name, with_types,
 };
+pub(crate) use parser::parse_query;
 pub use parser::{parse, parse_within};
 pub use planner::{
     DEFAULT_SCHEMA, PlannedView, RelationInfo, Resolver, configure, plan_computed, plan_expression, plan_plain_view,

@@ -84,7 +84,7 @@ pub(crate) async fn existing(pin: &Pin, table: RelationId, rows: &RecordBatch, k
     let mut found = Vec::new();
     for start in (0..wanted.num_rows()).step_by(CHUNK_ROWS_MAX) {
         let part = wanted.slice(start, CHUNK_ROWS_MAX.min(wanted.num_rows() - start));
-        let rows = pin.lookup(&request, &part).await?;
+        let rows = pin.lookup(&request, &part, None).await?;
         found.push(RecordBatch::try_new(Arc::clone(&schema), rows.columns().to_vec())?);
     }
     Ok(concat_batches(&schema, &found)?)

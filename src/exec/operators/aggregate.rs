@@ -142,6 +142,25 @@ impl Aggregate {
         Ok(())
     }
 
+    /// The rows of all groups that are there.
+    ///
+    /// # Errors
+    /// When a result cannot be represented.
+    pub(super) fn present_rows(&mut self) -> Result<Vec<RecordBatch>> {
+        // Numbers of slots are of the type of slots. A removed one has no rows.
+        let all: Vec<Slot> = (0..self.index.slots() as Slot).filter(|slot| self.present(*slot, false)).collect();
+        let mut batches = Vec::new();
+        for slots in all.chunks(CHUNK_ROWS_MAX) {
+            let mut columns = self.codec.decode(slots.iter().map(|slot| self.index.key(*slot)))?;
+            for accumulator in &mut self.accumulators {
+                columns.push(accumulator.evaluate(slots)?);
+            }
+            let options = RecordBatchOptions::new().with_row_count(Some(slots.len()));
+            batches.push(RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?);
+        }
+        Ok(batches)
+    }
+
     fn note_shown(&mut self, slots: &[Slot]) -> Result<()> {
         let mut first = Vec::new();
         for slot in slots {

@@ -5,6 +5,7 @@ mod filter;
 mod join;
 mod project;
 mod rank;
+mod stored;
 mod unnest;
 
 pub use aggregate::Aggregate;
@@ -12,6 +13,7 @@ pub(crate) use filter::filter;
 pub use join::Join;
 pub(crate) use project::project;
 pub use rank::Rank;
+pub(crate) use stored::{part_columns, state_parts, stored_rows};
 pub(crate) use unnest::{steps, unnest};
 
 use std::time::Instant;

@@ -21,7 +21,7 @@ use crate::exec::relation::from_datafusion;
 use crate::state::{KeyIndex, Multiset, RowCodec, Slot, WriteBatch, split_map_key};
 use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, Time};
 
-const SLOT_NAME: &str = "rows";
+pub(super) const SLOT_NAME: &str = "rows";
 
 /// The operator on one worker.
 #[derive(Debug)]

@@ -34,6 +34,11 @@ impl ApiError {
         ApiError::new(StatusCode::NOT_FOUND, "02000", "no row has this key".to_owned())
     }
 
+    /// The request could mean several things: 409.
+    pub(super) fn conflict(error: &Error) -> ApiError {
+        ApiError { status: StatusCode::CONFLICT, fields: errors::fields(error) }
+    }
+
     /// The body goes beyond a limit.
     pub(super) fn beyond(status: StatusCode, error: &Error) -> ApiError {
         ApiError { status, fields: errors::fields(error) }

@@ -1,7 +1,7 @@
 //! Query parameters: each known one once, unknown ones refused.
 
 use super::error::ApiError;
-use crate::engine::{ChangesRequest, ScanRequest};
+use crate::engine::{ChangesRequest, GivenKey, ScanRequest};
 use crate::types::Time;
 
 /// The parameters of a request, decoded, in order.
@@ -33,6 +33,21 @@ impl Parameters {
         Some(self.0.remove(index).1)
     }
 
+    /// A parameter that has to be there.
+    pub(super) fn required(&mut self, name: &str) -> Result<String, ApiError> {
+        self.take(name).ok_or_else(|| ApiError::malformed(format!("query parameter \"{name}\" is missing")))
+    }
+
+    /// A whole number, if it is given.
+    pub(super) fn number<T: std::str::FromStr>(&mut self, name: &str) -> Result<Option<T>, ApiError> {
+        number(self, name)
+    }
+
+    /// True or false, if it is given.
+    pub(super) fn switch(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
+        flag(self, name)
+    }
+
     /// Refuses what was not taken.
     pub(super) fn finish(&self, known: &str) -> Result<(), ApiError> {
         match self.0.first() {
@@ -44,22 +59,77 @@ impl Parameters {
 
     /// The parameters of a scan.
     pub(super) fn scan(mut self) -> Result<ScanRequest, ApiError> {
-        let columns = self.take("columns").map(|list| list.split(',').map(str::to_owned).collect::<Vec<_>>());
-        if columns.as_ref().is_some_and(|names| names.iter().any(String::is_empty)) {
-            return Err(ApiError::malformed("query parameter \"columns\" has an empty name")
-                .hint("List column names with commas between them: columns=a,b."));
-        }
         let request = ScanRequest {
-            columns,
+            columns: self.columns()?,
+            order: self.order()?,
             filter: self.take("filter"),
             key: None,
+            worker: None,
             limit: number(&mut self, "limit")?,
             cursor: self.take("cursor"),
             as_of: number(&mut self, "as_of")?.map(Time::from_millis),
             cursor_first: false,
         };
-        self.finish("columns, filter, limit, cursor, as_of")?;
+        self.finish("columns, filter, order, limit, cursor, as_of")?;
+        if request.order.is_some() && request.cursor.is_some() {
+            return Err(ApiError::malformed("\"order\" and \"cursor\" cannot be mixed")
+                .hint("A cursor goes on in the view's own order. Ask for what is behind the last row with a filter."));
+        }
         Ok(request)
+    }
+
+    /// `key`, or `key.<column>` for each column.
+    fn keys(&mut self) -> Result<Vec<GivenKey>, ApiError> {
+        let mut key = Vec::new();
+        self.0.retain_mut(|(name, value)| {
+            let column = match name.strip_prefix("key.") {
+                Some(column) => Some(column.to_owned()),
+                None if name == "key" => None,
+                None => return true,
+            };
+            key.push((column, Some(std::mem::take(value))));
+            false
+        });
+        if key.len() > 1 && key.iter().any(|(column, _)| column.is_none()) {
+            return Err(ApiError::malformed("\"key\" and \"key.<column>\" cannot be mixed")
+                .hint("Name each column of the key: key.a=1&key.b=2."));
+        }
+        Ok(key)
+    }
+
+    /// The parameters of a read of an operator's state: its part, whether a new capture is wanted, and the rest.
+    pub(super) fn operator(mut self) -> Result<(Option<String>, bool, ScanRequest), ApiError> {
+        let (part, fresh) = (self.take("part"), flag(&mut self, "fresh")?.unwrap_or(false));
+        let key = Some(self.keys()?).filter(|key| !key.is_empty());
+        let (columns, filter, limit) = (self.columns()?, self.take("filter"), number(&mut self, "limit")?);
+        self.finish("key, key.<column>, columns, filter, limit, part, fresh")?;
+        Ok((part, fresh, ScanRequest { key, columns, filter, limit, ..ScanRequest::default() }))
+    }
+
+    fn columns(&mut self) -> Result<Option<Vec<String>>, ApiError> {
+        let Some(list) = self.take("columns") else { return Ok(None) };
+        let names: Vec<String> = list.split(',').map(str::to_owned).collect();
+        if names.iter().any(String::is_empty) {
+            return Err(ApiError::malformed("query parameter \"columns\" has an empty name")
+                .hint("List column names with commas between them: columns=a,b."));
+        }
+        Ok(Some(names))
+    }
+
+    /// Columns, each with true when the greatest value comes first.
+    fn order(&mut self) -> Result<Option<Vec<(String, bool)>>, ApiError> {
+        let Some(list) = self.take("order") else { return Ok(None) };
+        let column = |item: &str| match item.trim().rsplit_once(' ') {
+            Some((name, direction)) if direction.eq_ignore_ascii_case("desc") => Some((name.trim().to_owned(), true)),
+            Some((name, direction)) if direction.eq_ignore_ascii_case("asc") => Some((name.trim().to_owned(), false)),
+            None if !item.trim().is_empty() => Some((item.trim().to_owned(), false)),
+            _ => None,
+        };
+        let columns: Option<Vec<_>> = list.split(',').map(column).collect();
+        columns.map(Some).ok_or_else(|| {
+            ApiError::malformed(format!("invalid value for query parameter \"order\": \"{list}\""))
+                .hint("List column names, each with desc behind it or not: order=total desc,name.")
+        })
     }
 
     /// The parameters of a subscription.
@@ -77,26 +147,14 @@ impl Parameters {
     /// The parameters of a key read: `key`, or `key.<column>` for each column.
     pub(super) fn key(mut self) -> Result<ScanRequest, ApiError> {
         let as_of = number(&mut self, "as_of")?.map(Time::from_millis);
-        let mut key = Vec::new();
-        self.0.retain_mut(|(name, value)| {
-            let column = match name.strip_prefix("key.") {
-                Some(column) => Some(column.to_owned()),
-                None if name == "key" => None,
-                None => return true,
-            };
-            key.push((column, std::mem::take(value)));
-            false
-        });
-        self.finish("key, key.<column>, as_of")?;
+        let key = self.keys()?;
+        let (columns, filter) = (self.columns()?, self.take("filter"));
+        self.finish("key, key.<column>, columns, filter, as_of")?;
         if key.is_empty() {
             return Err(ApiError::malformed("query parameter \"key\" is missing")
                 .hint("Add key=…, or key.<column>=… for each column of the key."));
         }
-        if key.len() > 1 && key.iter().any(|(column, _)| column.is_none()) {
-            return Err(ApiError::malformed("\"key\" and \"key.<column>\" cannot be mixed")
-                .hint("Name each column of the key: key.a=1&key.b=2."));
-        }
-        Ok(ScanRequest { key: Some(key), as_of, ..ScanRequest::default() })
+        Ok(ScanRequest { key: Some(key), columns, filter, as_of, ..ScanRequest::default() })
     }
 }
 
@@ -158,7 +216,7 @@ mod tests {
     #[test]
     fn keys() {
         let request = Parameters::parse(Some("key.a=1&key.b=x")).and_then(Parameters::key).expect("valid");
-        let expected = [("a", "1"), ("b", "x")].map(|(c, v)| (Some(c.to_owned()), v.to_owned()));
+        let expected = [("a", "1"), ("b", "x")].map(|(c, v)| (Some(c.to_owned()), Some(v.to_owned())));
         assert_eq!(request.key, Some(expected.to_vec()));
         assert!(Parameters::parse(Some("key=1&key.b=x")).and_then(Parameters::key).is_err());
     }
@@ -170,6 +228,9 @@ mod tests {
             assert_eq!(error.status, axum::http::StatusCode::BAD_REQUEST, "{query}");
         }
         let error = Parameters::parse(Some("limt=5")).and_then(Parameters::scan).expect_err("unknown");
-        assert_eq!(error.fields.hint.as_deref(), Some("Known parameters: columns, filter, limit, cursor, as_of."));
+        assert_eq!(
+            error.fields.hint.as_deref(),
+            Some("Known parameters: columns, filter, order, limit, cursor, as_of.")
+        );
     }
 }

@@ -14,7 +14,7 @@ use super::body;
 use super::error::ApiError;
 use super::parameters::Parameters;
 use super::serve::Shared;
-use crate::engine::{JobInfo, ScanRequest, ViewInfo};
+use crate::engine::{JobInfo, Scan, ScanRequest, ViewInfo};
 use crate::types::{Error, SqlState, Time};
 
 const X_CLINK_TIME: HeaderName = HeaderName::from_static("x-clink-time");
@@ -193,7 +193,56 @@ pub(super) async fn scan_arrow(
     Ok(response)
 }
 
-fn set_time(response: &mut Response, time: Time) {
+/// The operators of a job that keep state.
+pub(super) async fn operators(
+    State(shared): State<Shared>,
+    path: ViewPath,
+    RawQuery(query): RawQuery,
+) -> Result<Json<Value>, ApiError> {
+    no_parameters(query.as_deref())?;
+    let operators = shared.engine.operators(&name_of(path)?)?;
+    Ok(Json(json!({ "operators": operators })))
+}
+
+type OperatorPath = Result<Path<(String, String)>, PathRejection>;
+
+async fn operator_scan(shared: &Shared, path: OperatorPath, query: Option<&str>) -> Result<Scan, ApiError> {
+    let (job, operator) = match path {
+        Ok(Path(names)) => names,
+        Err(rejection) => return Err(ApiError::malformed(rejection.body_text())),
+    };
+    let (part, fresh, request) = Parameters::parse(query)?.operator()?;
+    in_time(shared.engine.operator_rows(&job, &operator, part.as_deref(), fresh, request)).await
+}
+
+/// Rows of an operator's state, as of the job's last capture.
+pub(super) async fn operator(
+    State(shared): State<Shared>,
+    path: OperatorPath,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    let scan = operator_scan(&shared, path, query.as_deref()).await?;
+    let (time, body) = (scan.time, body::json(scan).await?);
+    let mut response = ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], body).into_response();
+    set_time(&mut response, time);
+    Ok(response)
+}
+
+/// The same as Arrow.
+pub(super) async fn operator_arrow(
+    State(shared): State<Shared>,
+    path: OperatorPath,
+    RawQuery(query): RawQuery,
+) -> Result<Response, ApiError> {
+    let scan = operator_scan(&shared, path, query.as_deref()).await?;
+    let (time, body) = (scan.time, body::arrow(scan).await?);
+    let content_type = HeaderValue::from_static("application/vnd.apache.arrow.stream");
+    let mut response = ([(CONTENT_TYPE, content_type)], body).into_response();
+    set_time(&mut response, time);
+    Ok(response)
+}
+
+pub(super) fn set_time(response: &mut Response, time: Time) {
     response.headers_mut().insert(X_CLINK_TIME, HeaderValue::from(time.as_millis()));
 }
 
