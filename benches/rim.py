@@ -153,4 +153,5 @@ def main():
                     copies("PostgreSQL", c, lambda: children(pid))
 
 
-main()
+if __name__ == "__main__":
+    main()
