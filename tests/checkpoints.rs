@@ -518,10 +518,10 @@ async fn keyed_sources_and_sinks_into_tables_go_on() {
     for life in 0..4 {
         database.engine.close().await;
         database = Database::open_with(&data, 1 + life % 3, Env::system(), set).await.expect("opens");
+        database.run("FLUSH").await;
         // newest, typed, total, log, kept: and no errors relation, since nothing was wrong.
         let restored = restored_jobs(&mut database).await;
         assert!(restored >= 5, "life {life}: {restored}");
-        database.run("FLUSH").await;
         let sum: i64 = expected.iter().map(|(_, v)| v).sum();
         assert_eq!(database.run("SELECT k, v FROM newest ORDER BY k").await, rows(&expected), "life {life}");
         assert_eq!(database.run("SELECT n, v FROM total").await, rows(&[(expected.len() as i64, sum)]), "life {life}");

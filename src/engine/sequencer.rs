@@ -283,8 +283,20 @@ impl Sequencer {
     fn take_feeds(&mut self) -> (Vec<FromFeed>, bool) {
         let mut from_feeds = Vec::new();
         let mut more = false;
+        // Where rows replace each other, those that were read before come before new ones.
+        let catching_up = |feed: &Feed| match feed.id {
+            FeedId::CatchUp(job, table) if job == table && !feed.finished => Some(table),
+            FeedId::CatchUp(..) | FeedId::Table(_) | FeedId::Clock => None,
+        };
+        let catching_up: Vec<RelationId> = self.feeds.iter().filter_map(catching_up).collect();
         for (position, feed) in self.feeds.iter_mut().enumerate() {
             if self.relations.all_halted(&feed.jobs) {
+                continue;
+            }
+            if let FeedId::Table(table) = feed.id
+                && catching_up.contains(&table)
+            {
+                more = true;
                 continue;
             }
             let upper = self.relations.least_upper_above(&feed.jobs);

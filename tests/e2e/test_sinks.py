@@ -296,7 +296,7 @@ def test_files_get_each_change_once_under_kills(start, tmp_path):
         c.execute("CREATE MATERIALIZED VIEW sums AS SELECT g, count(*) AS n, sum(id) AS s FROM events GROUP BY g")
         into = f"WITH (connector = 'file', format = 'json', path = '{tmp_path}"
         c.execute(f"CREATE SINK direct {into}/direct.ndjson') AS SELECT id, g + 1 AS g FROM events WHERE id >= 0")
-        c.execute(f"CREATE SINK parts AS SELECT id FROM events {into}/parts/')")
+        c.execute(f"CREATE SINK parts {into}/parts/') AS SELECT id FROM events")
         c.execute(f"CREATE SINK changes FROM sums {into}/changes.ndjson', changelog = 'true')")
         c.execute(f"CREATE SINK typed_changes FROM typed {into}/typed.ndjson', changelog = 'true')")
     sent = 0
