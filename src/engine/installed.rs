@@ -351,7 +351,8 @@ impl Relations {
                 continue;
             }
             let is_table = matches!(relation.spec.kind, RelationKind::Table { .. });
-            let is_whole = relation.shared.whole_from().is_some_and(|from| from <= time);
+            // The workers may not have built a table's job yet; they have when the barrier reaches them.
+            let is_whole = is_table || relation.shared.whole_from().is_some_and(|from| from <= time);
             if !is_whole || failure(&installed, *id).is_some() {
                 if is_table {
                     return Err(Error::new(
