@@ -72,7 +72,7 @@ impl<G: Generator> SourceReader for GeneratedReader<G> {
         let (rows, bad) = self.generator.rows(numbers.clone())?;
         self.next += count;
         let offsets = if self.offsets { good_offsets(numbers, &bad) } else { Vec::new() };
-        Ok(Read::Rows { rows, offsets, bad, end: Offset(self.next) })
+        Ok(Read::Rows { rows, diffs: None, offsets, bad, end: Offset(self.next) })
     }
 }
 

@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions};
-use arrow::compute::filter_record_batch;
-use arrow::datatypes::SchemaRef;
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions};
+use arrow::compute::{filter, filter_record_batch};
+use arrow::datatypes::{Int64Type, SchemaRef};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
@@ -95,6 +95,14 @@ impl Source for ComputedSource {
     fn ends(&self) -> bool {
         self.inner.ends()
     }
+
+    fn check(&self, key: &[usize]) -> Result<()> {
+        let read = |column: &usize| match self.filled.get(*column) {
+            Some(Filled::Read(place)) => Some(*place),
+            Some(Filled::Computed(_)) | None => None,
+        };
+        self.inner.check(&key.iter().filter_map(read).collect::<Vec<_>>())
+    }
 }
 
 struct OutColumn {
@@ -172,8 +180,8 @@ impl ComputedReader {
 
 impl SourceReader for ComputedReader {
     fn read(&mut self, rows_max: usize) -> Result<Read> {
-        let (rows, mut offsets, mut bad, end) = match self.inner.read(rows_max)? {
-            Read::Rows { rows, offsets, bad, end } => (rows, offsets, bad, end),
+        let (rows, mut diffs, mut offsets, mut bad, end) = match self.inner.read(rows_max)? {
+            Read::Rows { rows, diffs, offsets, bad, end } => (rows, diffs, offsets, bad, end),
             other => return Ok(other),
         };
         let computed = match self.compute(&rows) {
@@ -182,6 +190,8 @@ impl SourceReader for ComputedReader {
                 let mut good = vec![true; rows.num_rows()];
                 let mut faults = Vec::new();
                 self.find_bad(&rows, 0, &mut good, &mut faults);
+                // What was never taken in is not taken away either.
+                faults.retain(|(row, _)| diffs.as_ref().is_none_or(|diffs| diffs.value(*row) > 0));
                 for (row, error) in faults {
                     let offset = offsets.get(row).copied().unwrap_or(end);
                     let raw = text_of(&rows, row, self.needed)?;
@@ -193,13 +203,17 @@ impl SourceReader for ComputedReader {
                     row += 1;
                     good.get(row - 1).copied().unwrap_or(true)
                 });
-                self.compute(&filter_record_batch(&rows, &BooleanArray::from(good))?)?
+                let good = BooleanArray::from(good);
+                if let Some(all) = &diffs {
+                    diffs = Some(filter(all, &good)?.as_primitive::<Int64Type>().clone());
+                }
+                self.compute(&filter_record_batch(&rows, &good)?)?
             }
         };
         if !self.offsets {
             offsets.clear();
         }
-        Ok(Read::Rows { rows: computed, offsets, bad, end })
+        Ok(Read::Rows { rows: computed, diffs, offsets, bad, end })
     }
 }
 

@@ -35,7 +35,14 @@ pub(crate) async fn create_table(session: &Session, create: &CreateTable, interr
     let (engine, relations, of) = (Arc::clone(session.engine()), session.definitions(), create.clone());
     let defined = interrupt
         .run(async move {
-            tokio::task::spawn_blocking(move || define::table(&engine, &relations, &of))
+            let define = move || {
+                let defined = define::table(&engine, &relations, &of)?;
+                if let (Some(opened), catalog::Definition::Table(table)) = (&defined.source, &defined.definition) {
+                    opened.source.check(&table.key)?;
+                }
+                Ok(defined)
+            };
+            tokio::task::spawn_blocking(define)
                 .await
                 .unwrap_or_else(|error| Err(Error::internal(format!("a task ended: {error}"))))
         })

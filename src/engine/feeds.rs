@@ -254,6 +254,14 @@ impl Feed {
     }
 }
 
+/// Rows that a source gave as chunks.
+fn chunks_of(rows: &RecordBatch, diffs: Option<&Int64Array>) -> Vec<Chunk> {
+    match diffs {
+        None => Chunk::inserts(rows),
+        Some(diffs) => Chunk::changes(rows, diffs),
+    }
+}
+
 /// Rows with their places among those of a tick, from `next` on.
 fn placed(chunk: &Chunk, next: &mut i64) -> Chunk {
     let start = *next;
@@ -416,16 +424,21 @@ impl Reading {
             self.send(FromReader::Rows { split: split.clone(), chunks, bad: Vec::new(), end })
         };
         let mut last = None;
-        order.read(self.shared.rows_per_read, open, |split, end, rows| {
+        let give = |split: &SplitId, end: Offset, rows: RecordBatch, diffs: Option<Int64Array>| {
             rows_waiting += rows.num_rows();
-            waiting.extend(Chunk::inserts(&rows));
+            waiting.extend(chunks_of(&rows, diffs.as_ref()));
             last = Some((split.clone(), end));
             if rows_waiting < CHUNK_ROWS_MAX {
                 return true;
             }
             rows_waiting = 0;
             !self.shared.stopped() && send(split, end, std::mem::take(&mut waiting))
-        })?;
+        };
+        let wait = || {
+            drop(self.shared.changed.wait_timeout(self.shared.lock(), POLL));
+            !self.shared.stopped()
+        };
+        order.read(self.shared.rows_per_read, open, give, wait)?;
         if let Some((split, end)) = last.filter(|_| !waiting.is_empty() && !self.shared.stopped()) {
             send(&split, end, waiting);
         }
@@ -614,8 +627,8 @@ impl Reading {
             if shared.stopped() {
                 return Ok(Left::Stopped);
             }
-            let (rows, bad, end) = match reader.read(shared.rows_per_read)? {
-                Read::Rows { rows, bad, end, .. } => (rows, bad, end),
+            let (rows, diffs, bad, end) = match reader.read(shared.rows_per_read)? {
+                Read::Rows { rows, diffs, bad, end, .. } => (rows, diffs, bad, end),
                 Read::Idle => {
                     task.reader = Some(reader);
                     return Ok(Left::Idle(task));
@@ -637,7 +650,7 @@ impl Reading {
             }
             task.request.from = end;
             let split = task.request.split.clone();
-            if !self.send(FromReader::Rows { split, chunks: Chunk::inserts(&rows), bad, end }) {
+            if !self.send(FromReader::Rows { split, chunks: chunks_of(&rows, diffs.as_ref()), bad, end }) {
                 return Ok(Left::Stopped);
             }
             reads += 1;

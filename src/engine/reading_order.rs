@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use arrow::array::RecordBatch;
+use arrow::array::{Int64Array, RecordBatch};
 
 use crate::exec::source::{Offset, Read, SourceReader, SplitId};
 use crate::types::{Error, Result, SqlState};
@@ -72,7 +72,8 @@ impl ReadingOrder {
     }
 
     /// Reads all of it in order. `open` begins a split between two offsets, with the places of rows; `give` takes rows
-    /// and tells whether more are wanted.
+    /// and their diffs and tells whether more are wanted; `wait` lets a split that has nothing for now be asked again,
+    /// and tells likewise.
     ///
     /// # Errors
     /// Those of opening and reading.
@@ -80,7 +81,8 @@ impl ReadingOrder {
         &self,
         rows_max: usize,
         mut open: impl FnMut(&SplitId, Offset, Offset) -> Result<Box<dyn SourceReader>>,
-        mut give: impl FnMut(&SplitId, Offset, RecordBatch) -> bool,
+        mut give: impl FnMut(&SplitId, Offset, RecordBatch, Option<Int64Array>) -> bool,
+        mut wait: impl FnMut() -> bool,
     ) -> Result<()> {
         let ends: HashMap<&SplitId, (usize, Offset)> =
             self.steps.iter().enumerate().map(|(step, (split, end))| (split, (step, *end))).collect();
@@ -94,9 +96,16 @@ impl ReadingOrder {
                     place.insert(OpenSplit { reader: open(split, from, end)?, rest: None })
                 }
             };
-            while let Some((rows, end)) = reading.next(*until, rows_max)? {
-                if rows.num_rows() > 0 && !give(split, end, rows) {
-                    return Ok(());
+            loop {
+                match reading.next(*until, rows_max)? {
+                    Next::Rows(Piece { rows, diffs, end, .. }) => {
+                        if rows.num_rows() > 0 && !give(split, end, rows, diffs) {
+                            return Ok(());
+                        }
+                    }
+                    Next::Later if wait() => {}
+                    Next::Later => return Ok(()),
+                    Next::Over => break,
                 }
             }
             if step == last {
@@ -110,27 +119,51 @@ impl ReadingOrder {
 /// A split that is read in steps.
 struct OpenSplit {
     reader: Box<dyn SourceReader>,
-    /// Rows of a later step, where each starts, and where they end.
-    rest: Option<(RecordBatch, Vec<Offset>, Offset)>,
+    /// Rows of a later step.
+    rest: Option<Piece>,
+}
+
+/// Rows, where each starts, and where they end.
+struct Piece {
+    rows: RecordBatch,
+    diffs: Option<Int64Array>,
+    offsets: Vec<Offset>,
+    end: Offset,
+}
+
+enum Next {
+    Rows(Piece),
+    /// None for now.
+    Later,
+    /// None of this step any more.
+    Over,
 }
 
 impl OpenSplit {
-    /// The next rows that start before `until`; `None` when all of them were given.
-    fn next(&mut self, until: Offset, rows_max: usize) -> Result<Option<(RecordBatch, Offset)>> {
-        let (rows, offsets, end) = match self.rest.take() {
+    /// The next rows that start before `until`.
+    fn next(&mut self, until: Offset, rows_max: usize) -> Result<Next> {
+        let piece = match self.rest.take() {
             Some(rest) => rest,
             None => match self.reader.read(rows_max)? {
-                Read::Rows { rows, offsets, end, .. } => (rows, offsets, end),
-                Read::Idle | Read::End => return Ok(None),
+                Read::Rows { rows, diffs, offsets, end, .. } => Piece { rows, diffs, offsets, end },
+                Read::Idle => return Ok(Next::Later),
+                Read::End => return Ok(Next::Over),
             },
         };
-        if end <= until {
-            return Ok(Some((rows, end)));
+        if piece.end <= until {
+            return Ok(Next::Rows(piece));
         }
-        let before = offsets.partition_point(|offset| *offset < until);
-        let (now, later) = (rows.slice(0, before), rows.slice(before, rows.num_rows() - before));
-        self.rest = Some((later, offsets[before..].to_vec(), end));
-        Ok((before > 0).then_some((now, until)))
+        let before = piece.offsets.partition_point(|offset| *offset < until);
+        let behind = piece.rows.num_rows() - before;
+        let diffs = |from, count| piece.diffs.as_ref().map(|diffs| diffs.slice(from, count));
+        self.rest = Some(Piece {
+            rows: piece.rows.slice(before, behind),
+            diffs: diffs(before, behind),
+            offsets: piece.offsets[before..].to_vec(),
+            end: piece.end,
+        });
+        let now = Piece { rows: piece.rows.slice(0, before), diffs: diffs(0, before), offsets: Vec::new(), end: until };
+        Ok(if before > 0 { Next::Rows(now) } else { Next::Over })
     }
 }
 
@@ -157,7 +190,7 @@ mod tests {
             self.1 += rows.len() as u64 * 10;
             let column: ArrayRef = Arc::new(Int64Array::from(rows));
             let rows = RecordBatch::try_from_iter([("a", column)]).expect("a batch");
-            Ok(Read::Rows { rows, offsets, bad: Vec::new(), end: Offset(self.1) })
+            Ok(Read::Rows { rows, diffs: None, offsets, bad: Vec::new(), end: Offset(self.1) })
         }
     }
 
@@ -176,11 +209,11 @@ mod tests {
         };
         let read = |order: &ReadingOrder| {
             let mut seen = Vec::new();
-            let give = |_: &SplitId, _, rows: RecordBatch| {
+            let give = |_: &SplitId, _, rows: RecordBatch, _| {
                 seen.extend(rows.column(0).as_primitive::<Int64Type>().values().iter().copied());
                 true
             };
-            order.read(8, open, give).expect("read");
+            order.read(8, open, give, || false).expect("read");
             seen
         };
         assert_eq!(read(&order), [0, 1, 100, 101, 102, 103, 2, 3, 4, 104]);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{Int64Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
 
 use crate::types::{Error, Result, SqlState};
@@ -76,10 +76,13 @@ pub struct ReadRequest {
 /// What one read gave.
 #[derive(Debug)]
 pub enum Read {
-    /// Some rows, good or bad, at least one.
+    /// Some rows, good or bad; none when only the end has moved on.
     Rows {
         /// The good ones, with the columns asked for.
         rows: RecordBatch,
+        /// The diff of each of them: a row of -1 takes away what has its key. `None` when all are inserts. Only a table
+        /// that keeps the last row of each key takes others.
+        diffs: Option<Int64Array>,
         /// Where each of them starts, when that was asked for; else empty.
         offsets: Vec<Offset>,
         /// The others.
@@ -165,11 +168,22 @@ pub trait Source: Send + Sync {
 
     /// True when a statement can read all that is there now and come to an end.
     fn ends(&self) -> bool;
+
+    /// Looks at the place outside before a table is made over it; a start does not, so that it depends on nobody. `key`
+    /// are the columns whose last row the table keeps, if it does.
+    ///
+    /// # Errors
+    /// What the user should mend first: the place is not there, or has other rows than the table.
+    fn check(&self, key: &[usize]) -> Result<()> {
+        let _ = key;
+        Ok(())
+    }
 }
 
 /// One pass over a split. Called from threads that may block, by one at a time.
 pub trait SourceReader: Send {
-    /// Reads the next rows, at most `rows_max` (at least 1) good ones.
+    /// Reads the next rows, at most `rows_max` (at least 1) good ones; more where rows belong to one time and must not be
+    /// told apart.
     ///
     /// # Errors
     /// When the split cannot be read further. A row that cannot be understood is no error but a bad row.

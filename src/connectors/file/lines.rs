@@ -155,7 +155,7 @@ impl SourceReader for LinesReader {
             if self.columns.rows() > 0 || !bad.is_empty() {
                 let rows = self.columns.finish()?;
                 let offsets = self.offsets.as_mut().map(std::mem::take).unwrap_or_default();
-                return Ok(Read::Rows { rows, offsets, bad, end: Offset(self.records.offset()) });
+                return Ok(Read::Rows { rows, diffs: None, offsets, bad, end: Offset(self.records.offset()) });
             }
             match self.at_end()? {
                 // The last line may have had no end.

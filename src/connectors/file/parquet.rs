@@ -355,6 +355,6 @@ impl SourceReader for ParquetReader {
         let numbers = self.offset..self.offset + rows as u64;
         self.offset = numbers.end;
         let offsets = if self.offsets { good_offsets(numbers, &bad) } else { Vec::new() };
-        Ok(Read::Rows { rows: good, offsets, bad, end: Offset(self.offset) })
+        Ok(Read::Rows { rows: good, diffs: None, offsets, bad, end: Offset(self.offset) })
     }
 }

@@ -1,4 +1,5 @@
-//! Rows that replace each other by key: of a key's rows the one that came last is kept.
+//! Rows that replace each other by key: of a key's rows the one that came last is kept. One with a negative diff leaves its
+//! key without a row.
 //!
 //! A time's rows come with their place in the order of that time in a column behind their own. From them and the
 //! present rows follow the time's changes: the old row of each key that has a new one is retracted.
@@ -96,20 +97,18 @@ impl Arrangement {
         let new = RecordBatch::try_new(Arc::clone(&self.layout.schema), new.columns()[..width].to_vec())?;
         let values = self.layout.value_codec.encode(&columns(&new, &self.layout.value_columns), new.num_rows())?;
         let mut replaced: Vec<(&[u8], &Entry)> = Vec::new();
-        let mut same = vec![false; rows.len()];
+        let mut comes = vec![true; rows.len()];
         for (at, (chunk, row)) in picks.iter().enumerate() {
-            let key = chunks[*chunk].1.row(*row);
-            if let Some(entry) = self.groups[KeyGroup::of(key).index()].get(key) {
-                same[at] = entry.value.as_slice() == values.row(at);
-                if !same[at] {
-                    replaced.push((key, entry));
-                }
-            }
+            let (chunk, keys) = &chunks[*chunk];
+            let (key, gone) = (keys.row(*row), chunk.diff(*row) < 0);
+            let entry = self.groups[KeyGroup::of(key).index()].get(key);
+            let same = !gone && entry.is_some_and(|entry| entry.value.as_slice() == values.row(at));
+            comes[at] = !gone && !same;
+            replaced.extend(entry.filter(|_| !same).map(|entry| (key, entry)));
         }
         let all = Selection { projection: (0..width).collect(), predicate: None };
         let old = self.layout.decode(&replaced, &all)?;
-        let differs = BooleanArray::from_iter(same.iter().map(|same| Some(!same)));
-        let new = filter_record_batch(&new, &differs)?;
+        let new = filter_record_batch(&new, &BooleanArray::from(comes))?;
         let diffs = Int64Array::from_iter_values(
             std::iter::repeat_n(-1, old.num_rows()).chain(std::iter::repeat_n(1, new.num_rows())),
         );
@@ -175,5 +174,14 @@ mod tests {
         assert_eq!(seen, [(1, None, 1), (1, text("c"), -1)]);
         let seen = changes(&mut kept, 3, vec![rows(&[(2, Some("y"), 0), (2, Some("x"), 1)])]);
         assert_eq!(seen, []);
+        // What is taken away last is gone; what is taken away and put back is not; what is not there can be taken away.
+        let taken = |given: &[(i64, Option<&str>, i64, i64)]| {
+            let of: Vec<_> = given.iter().map(|(key, value, place, _)| (*key, *value, *place)).collect();
+            let diffs = Int64Array::from_iter_values(given.iter().map(|row| row.3));
+            Chunk::changes(rows(&of).batch(), &diffs).pop().expect("rows")
+        };
+        let chunk = taken(&[(1, None, 0, -1), (2, Some("x"), 1, -1), (2, Some("z"), 2, 1), (3, Some("n"), 3, -1)]);
+        let seen = changes(&mut kept, 4, vec![chunk]);
+        assert_eq!(seen, [(1, None, -1), (2, text("x"), -1), (2, text("z"), 1)]);
     }
 }
