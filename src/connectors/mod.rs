@@ -4,6 +4,7 @@
 //! WITH (…) → Options → Connectors::open → SourceTable { Arc<dyn Source>, … }
 //!                                          ├ file/     reads bytes and cuts them into records
 //!                                          │   formats/  record → columns
+//!                                          ├ queryable_state/  rows of another clink server
 //!                                          └ datagen, nexmark: rows made up by number
 //! ```
 //!
@@ -17,6 +18,7 @@ mod generated;
 mod nexmark;
 pub mod options;
 mod print;
+mod queryable_state;
 mod registry;
 
 pub use options::OptionValue;

@@ -97,6 +97,7 @@ impl Connectors {
         });
         openers.insert("datagen", super::datagen::open);
         openers.insert("nexmark", super::nexmark::open);
+        openers.insert("queryable_state", super::queryable_state::open);
         let mut sinks: BTreeMap<&'static str, SinkOpener> = BTreeMap::new();
         sinks.insert("blackhole", Blackhole::from_options);
         sinks.insert("file", FileSink::from_options);

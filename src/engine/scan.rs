@@ -11,7 +11,7 @@ use crate::catalog::{Definition, Object, TableColumn, near_miss};
 use crate::sql::{self, Name};
 use crate::types::{CHUNK_ROWS_MAX, Error, Result, SqlState};
 
-use super::api::{GivenKey, Scan, ScanRequest};
+use super::api::{GivenKey, Scan, ScanRequest, ViewInfo};
 use super::coordinator::{PageRequest, Pin, ReadBound};
 use super::cursor::{Cursor, Place};
 use super::database::Engine;
@@ -138,6 +138,17 @@ impl Engine {
 
     fn scanned(&self, name: &str) -> Result<Arc<Object>> {
         self.kept_object(&self.name_of(name)).map_err(Error::without_position)
+    }
+
+    /// What a relation is whose rows are kept (`name` or `schema.name`, as stored: not folded).
+    ///
+    /// # Errors
+    /// 42P01, 42809.
+    pub fn kept_info(&self, name: &str) -> Result<ViewInfo> {
+        let object = self.scanned(name)?;
+        let columns = super::database::columns(&object);
+        let key = object.key().iter().filter_map(|index| columns.get(*index)).map(|c| c.name.clone()).collect();
+        Ok(ViewInfo { id: object.id, name: object.name.clone(), schema: object.schema.clone(), columns, key })
     }
 
     /// The name that a text such as `schema.name` means; a relation that is called so comes first.

@@ -25,6 +25,8 @@ macro_rules! sql_states {
 sql_states! {
     /// Something is offered by PostgreSQL or by clink's dialect and not here.
     FeatureNotSupported = "0A000",
+    /// Another server cannot be reached.
+    CannotConnect = "08001",
     /// A wire message is not what the protocol allows.
     ProtocolViolation = "08P01",
     /// A value is too long for its column.

@@ -117,12 +117,12 @@ pub(super) async fn view(
     let parameters = Parameters::parse(query.as_deref())?;
     if parameters.is_empty() {
         let views = shared.engine.views();
-        let Some(view) = find_view(&views, &name) else {
-            return Err(Error::new(SqlState::UndefinedTable, format!("materialized view \"{name}\" does not exist"))
-                .hint("GET /api/v1/views lists them.")
-                .into());
+        let view = match find_view(&views, &name) {
+            Some(view) => view.clone(),
+            // Tables are read by the same routes.
+            None => shared.engine.kept_info(&name)?,
         };
-        return Ok(Json(describe_view(view)).into_response());
+        return Ok(Json(describe_view(&view)).into_response());
     }
     let request = parameters.key()?;
     let (time, row) = in_time(async {
