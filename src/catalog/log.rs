@@ -17,6 +17,7 @@
 //! {"version":1,"op":"create","id":7,"schema":"public","name":"v","kind":"materialized_view",
 //!  "depends_on":[3],"text":"CREATE MATERIALIZED VIEW ..."}      kind: table, view, materialized_view, sink
 //!                                                               "errors":8 when it has an errors relation
+//!                               "indexes":[{"name":"i","columns":["a"]}] when it has some
 //! {"version":1,"op":"alter", …}                                 as create: what the object is from now on
 //! {"version":1,"op":"create_schema","schema":"s"}
 //! {"version":1,"op":"drop","ids":[3,7],"schemas":[]}            a whole DROP ... CASCADE is one record
@@ -42,7 +43,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::types::{Error, RelationId, Result, SqlState};
 
-use super::objects::{Definition, Object, ObjectKind};
+use super::objects::{Definition, Index, Object, ObjectKind};
 
 const HEADER_BYTES: usize = 8;
 const FORMAT_VERSION: u32 = 1;
@@ -87,6 +88,9 @@ pub struct ObjectRecord {
     /// The number of its errors relation, which comes and goes with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errors: Option<RelationId>,
+    /// Its indexes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub indexes: Vec<Index>,
 }
 
 impl ObjectRecord {
@@ -100,6 +104,7 @@ impl ObjectRecord {
             depends_on: object.depends_on.clone(),
             text: object.text.clone(),
             errors: object.errors,
+            indexes: object.indexes.clone(),
         }
     }
 
@@ -113,6 +118,7 @@ impl ObjectRecord {
             depends_on: self.depends_on,
             text: self.text,
             errors: self.errors,
+            indexes: self.indexes,
             definition,
         }
     }
@@ -275,6 +281,7 @@ mod tests {
             depends_on: vec![],
             text: format!("CREATE TABLE t{id} (\"größe\" integer)"),
             errors: None,
+            indexes: Vec::new(),
         })
     }
 

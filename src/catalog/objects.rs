@@ -68,8 +68,19 @@ pub struct Object {
     pub text: String,
     /// The number of its errors relation, if it has one.
     pub errors: Option<RelationId>,
+    /// Its indexes, the oldest first.
+    pub indexes: Vec<Index>,
     /// What the text means.
     pub definition: Definition,
+}
+
+/// A secondary index over a relation's rows. Its schema is that of the relation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Index {
+    /// Its name.
+    pub name: String,
+    /// The columns by name.
+    pub columns: Vec<String>,
 }
 
 /// What an object's text means.
@@ -192,11 +203,21 @@ impl Object {
             depends_on: vec![self.id],
             text: String::new(),
             errors: None,
+            indexes: Vec::new(),
             definition: match self.kind {
                 ObjectKind::Table => Definition::Errors(self.id),
                 _ => Definition::RowErrors(self.id),
             },
         })
+    }
+
+    /// The columns of its indexes by their places.
+    pub fn index_columns(&self) -> Vec<Vec<usize>> {
+        let Some(schema) = self.row_schema().filter(|_| !self.indexes.is_empty()) else { return Vec::new() };
+        let places = |index: &Index| {
+            index.columns.iter().map(|column| schema.index_of(column).ok()).collect::<Option<Vec<usize>>>()
+        };
+        self.indexes.iter().filter_map(places).collect()
     }
 
     /// `schema.name`.

@@ -142,6 +142,7 @@ mod tests {
             depends_on: depends_on.to_vec(),
             text: format!("CREATE VIEW o{id} AS SELECT 1"),
             errors: None,
+            indexes: Vec::new(),
             definition: Definition::Broken(Error::internal("not planned")),
         }
     }

@@ -158,6 +158,7 @@ mod tests {
             depends_on: depends_on.iter().copied().map(RelationId).collect(),
             text: String::new(),
             errors: None,
+            indexes: Vec::new(),
         };
         let object = record.clone().into_object(Definition::Broken(Error::internal("not planned")));
         catalog.after(&Change::Create(record), Some(Arc::new(object)))

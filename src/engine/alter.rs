@@ -1,9 +1,10 @@
-//! `ALTER SYSTEM SET workers` and `ALTER MATERIALIZED VIEW … SET (state_backend = …)`.
+//! `ALTER SYSTEM SET workers`, `ALTER MATERIALIZED VIEW … SET (state_backend = …)`, and what else changes something that is there.
 
 use std::sync::Arc;
 
 use super::api::{Answer, Tag};
 use super::ddl::{self, no_object};
+use super::index_ddl;
 use super::interrupt::Interrupt;
 use super::session::Session;
 use crate::catalog::{ObjectKind, ObjectRecord};
@@ -19,6 +20,8 @@ pub(crate) async fn alter(session: &Session, alter: &Alter, interrupt: &Interrup
     match alter {
         Alter::Workers(value) => set_workers(session, value, interrupt).await,
         Alter::StateBackend { name, uri } => set_state_backend(session, name, uri, interrupt).await,
+        Alter::CreateIndex(create) => index_ddl::create(session, create, interrupt).await,
+        Alter::DropIndex { names, if_exists } => index_ddl::drop(session, names, *if_exists, interrupt).await,
     }
 }
 

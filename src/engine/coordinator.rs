@@ -25,7 +25,7 @@ use super::source_progress::SourceProgress;
 use super::timeline::TimelineLog;
 use crate::connectors::SourceTable;
 use crate::env::Env;
-use crate::exec::arrangement::{Cursor, Layout, Selection};
+use crate::exec::arrangement::{Cursor, Layout, Narrow, Selection};
 use crate::exec::plan::JobPlan;
 use crate::exec::relation::{Progress, RelationShared, lock};
 use crate::exec::{Executor, ExecutorConfig, OperatorCounts, Peek, PeekAnswer, PeekRange, WorkerCommand};
@@ -289,6 +289,7 @@ impl Coordinator {
             in_cut: Vec::new(),
             waiting_for_feeds: Vec::new(),
             last_generation: 0,
+            indexes: Default::default(),
         };
         let sequencer = std::thread::Builder::new().name("sequencer".to_owned()).spawn(move || sequencer.run())?;
         let run = |controller: Controller| {
@@ -427,6 +428,15 @@ impl Coordinator {
                 },
             })
             .await
+    }
+
+    /// Keeps indexes of these columns over a relation's rows, also when its job starts again, and no others. They are made
+    /// while the relation is read without them.
+    ///
+    /// # Errors
+    /// 57P01 when the server is stopping.
+    pub(crate) async fn set_indexes(&self, relation: RelationId, columns: Vec<Vec<usize>>) -> Result<()> {
+        self.ask(|answer| Request::Index { relation, columns, answer }).await
     }
 
     /// Stops relations, dependents included by the caller, and frees what they hold.
@@ -705,6 +715,8 @@ pub struct PageRequest {
     pub predicate: Option<Arc<dyn PhysicalExpr>>,
     /// At most about this many rows are gone through for one page.
     pub rows_max: usize,
+    /// What the predicate says of indexed columns, for pages.
+    pub(crate) narrow: Option<Arc<Narrow>>,
 }
 
 /// A part of a relation's rows, in key order.
@@ -730,7 +742,8 @@ impl Pin {
     /// 72000 when the time is no longer kept; what the predicate fails with.
     pub async fn page(&self, request: &PageRequest, worker: usize, start: Option<Vec<u8>>) -> Result<Page> {
         let start = start.map(|bytes| Cursor::from_bytes(&bytes)).transpose()?;
-        let answer = self.peek(request, worker, PeekRange::Page { start, rows_max: request.rows_max.max(1) }).await?;
+        let (rows_max, narrow) = (request.rows_max.max(1), request.narrow.clone());
+        let answer = self.peek(request, worker, PeekRange::Page { start, rows_max, narrow }).await?;
         Ok(Page { rows: answer.rows, next: answer.next.map(|cursor| cursor.to_bytes()) })
     }
 
@@ -776,7 +789,7 @@ impl Pin {
     pub(crate) async fn stored_value(&self, relation: RelationId, key: Vec<u8>) -> Result<Option<Vec<u8>>> {
         let layout = &self.part(relation)?.layout;
         let projection = (0..layout.schema().fields().len()).collect();
-        let request = PageRequest { relation, projection, predicate: None, rows_max: 1 };
+        let request = PageRequest { relation, projection, predicate: None, rows_max: 1, narrow: None };
         let worker = KeyGroup::of(&key).worker(self.inner.executor.workers());
         let found = self.peek(&request, worker, PeekRange::Keys(vec![key])).await?;
         layout.stored_value(&found.rows)

@@ -35,14 +35,14 @@ pub(crate) async fn create_table(session: &Session, create: &CreateTable, interr
     let (engine, relations, of) = (Arc::clone(session.engine()), session.definitions(), create.clone());
     let defined = interrupt
         .run(async move {
-            let define = move || {
+            let make = move || {
                 let defined = define::table(&engine, &relations, &of)?;
                 if let (Some(opened), catalog::Definition::Table(table)) = (&defined.source, &defined.definition) {
                     opened.source.check(&table.key)?;
                 }
                 Ok(defined)
             };
-            tokio::task::spawn_blocking(define)
+            tokio::task::spawn_blocking(make)
                 .await
                 .unwrap_or_else(|error| Err(Error::internal(format!("a task ended: {error}"))))
         })
@@ -280,6 +280,7 @@ pub(super) async fn install(
         depends_on: defined.depends_on,
         text: new.text,
         errors,
+        indexes: Vec::new(),
         definition: defined.definition,
     };
     let source = defined.source;
@@ -324,7 +325,7 @@ async fn log(engine: &Engine, change: Change) -> Result<()> {
     blocking(move || store.change(&change)).await
 }
 
-async fn blocking(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+pub(super) async fn blocking(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     tokio::task::spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(Error::internal(format!("writing the catalog ended: {error}"))))

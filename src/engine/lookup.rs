@@ -1,4 +1,4 @@
-//! Filters that name rows by key: `k = 1`, `k IN (1, 2)`, and combinations over all key columns.
+//! Filters that name rows by key: `k = 1`, `k IN (1, 2)`, and combinations over all key columns; or by an index's columns.
 
 use std::sync::Arc;
 
@@ -7,6 +7,13 @@ use arrow::datatypes::{Field, Schema};
 use datafusion::common::ScalarValue;
 use datafusion::error::DataFusionError;
 use datafusion::logical_expr::{BinaryExpr, Expr, Operator};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions;
+use datafusion::physical_expr::utils::split_conjunction;
+
+use crate::exec::arrangement::Narrow;
+use crate::sql::to_datafusion;
+use crate::state::RowCodec;
 
 /// The most keys that are looked up one by one; beyond, a scan is cheaper.
 const KEYS_MAX: usize = 1_024;
@@ -58,6 +65,51 @@ pub(crate) fn keys(schema: &Schema, key: &[usize], filters: &[Expr]) -> Result<O
         columns = fields.iter().map(|field| arrow::array::new_empty_array(field.data_type())).collect();
     }
     Ok(Some(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?))
+}
+
+/// The values of an index's columns that rows must have to pass all filters, when the filters say so of one of the indexes:
+/// that with the most columns.
+///
+/// # Errors
+/// None but a fault of the program.
+pub(crate) fn narrow(
+    schema: &Schema,
+    indexes: &[Vec<usize>],
+    filters: &[Expr],
+) -> Result<Option<Arc<Narrow>>, DataFusionError> {
+    let mut best: Option<(&Vec<usize>, RecordBatch)> = None;
+    for columns in indexes {
+        if best.as_ref().is_some_and(|(best, _)| best.len() >= columns.len()) {
+            continue;
+        }
+        if let Some(values) = keys(schema, columns, filters)? {
+            best = Some((columns, values));
+        }
+    }
+    let Some((columns, values)) = best else { return Ok(None) };
+    let types = columns.iter().map(|column| schema.field(*column).data_type());
+    let codec = RowCodec::for_keys(types).map_err(to_datafusion)?;
+    let encoded = codec.encode(values.columns(), values.num_rows()).map_err(to_datafusion)?;
+    let mut values: Vec<Vec<u8>> = (0..encoded.len()).map(|row| encoded.row(row).to_vec()).collect();
+    values.sort_unstable();
+    values.dedup();
+    Ok(Some(Arc::new(Narrow { columns: columns.clone(), values })))
+}
+
+/// What a predicate says of single columns: `a = 1`, as filters.
+pub(crate) fn equalities(predicate: &Arc<dyn PhysicalExpr>, schema: &Schema) -> Vec<Expr> {
+    let equality = |part: &Arc<dyn PhysicalExpr>| {
+        let binary = part.downcast_ref::<expressions::BinaryExpr>().filter(|binary| *binary.op() == Operator::Eq)?;
+        let sides = [(binary.left(), binary.right()), (binary.right(), binary.left())];
+        sides.into_iter().find_map(|(column, value)| {
+            let column = column.downcast_ref::<expressions::Column>()?;
+            let value = value.downcast_ref::<expressions::Literal>()?.value().clone();
+            let field = schema.fields().get(column.index())?;
+            let column = Expr::Column(datafusion::common::Column::new_unqualified(field.name()));
+            Some(column.eq(Expr::Literal(value, None)))
+        })
+    };
+    split_conjunction(predicate).into_iter().filter_map(equality).collect()
 }
 
 /// The only values that let a row pass `filter`, when it is of such a form. NULL never does.

@@ -26,6 +26,7 @@ mod define;
 mod dml;
 mod errors;
 mod feeds;
+mod index_ddl;
 mod installed;
 mod interrupt;
 mod lookup;

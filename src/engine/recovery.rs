@@ -52,7 +52,11 @@ pub(crate) async fn recover(engine: &Arc<Engine>, records: Vec<ObjectRecord>) ->
                 Definition::Broken(error)
             }
         };
-        engine.catalog_store().restore(record.into_object(definition));
+        let object = record.into_object(definition);
+        if !object.indexes.is_empty() {
+            engine.coordinator().set_indexes(object.id, object.index_columns()).await?;
+        }
+        engine.catalog_store().restore(object);
     }
     engine.coordinator().recover(specs).await
 }

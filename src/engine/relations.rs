@@ -236,6 +236,31 @@ pub(crate) fn kept_relations(plan: &LogicalPlan) -> Result<Vec<RelationId>> {
     Ok(found)
 }
 
+/// How scans of a plan find their rows, where not by a walk over all: a line for each.
+///
+/// # Errors
+/// None but a fault of the program.
+pub(crate) fn found_by(plan: &LogicalPlan) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node
+            && let Ok(provider) = source_as_provider(&scan.source)
+            && let Some(Relation { object, schema, outside: false, .. }) = provider.downcast_ref::<Relation>()
+        {
+            let (name, columns) = (object.qualified_name(), object.index_columns());
+            if lookup::keys(schema, object.key(), &scan.filters)?.is_some() {
+                lines.push(format!("{name}: found by key"));
+            } else if let Some(narrow) = lookup::narrow(schema, &columns, &scan.filters)? {
+                let index = object.indexes.iter().zip(&columns).find(|(_, columns)| **columns == narrow.columns);
+                lines.extend(index.map(|(index, _)| format!("{name}: found by index {}", index.name)));
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })
+    .map_err(crate::engine::error_of)?;
+    Ok(lines)
+}
+
 /// `clink`, the only catalog.
 #[derive(Debug)]
 struct Database(Relations);
@@ -404,6 +429,10 @@ impl TableProvider for Relation {
             None => None,
         };
         let keys = lookup::keys(&self.schema, self.object.key(), filters)?;
+        let narrow = match keys {
+            None => lookup::narrow(&self.schema, &self.object.index_columns(), filters)?,
+            Some(_) => None,
+        };
         let base_columns = if pending.is_some() && columns.is_empty() { vec![0] } else { columns.clone() };
         let base = scan_exec::kept(scan_exec::Kept {
             pin: Arc::clone(pin),
@@ -413,6 +442,7 @@ impl TableProvider for Relation {
             columns: base_columns.clone(),
             predicate: predicate.clone(),
             keys,
+            narrow,
             limit: if pending.is_some() { None } else { limit },
         })?;
         match pending {

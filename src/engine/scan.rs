@@ -18,6 +18,7 @@ use super::database::Engine;
 use super::ddl::no_object;
 use super::dml::assign::coerce;
 use super::interrupt::Interrupt;
+use super::lookup;
 use super::read;
 use super::relations::{Relations, broken};
 
@@ -64,7 +65,15 @@ impl Engine {
         let pin = Arc::new(interrupt.guard(self.coordinator().pin(&[object.id], bound)).await?);
         let time = pin.time();
         let row_schema: SchemaRef = Arc::new(schema.project(&columns)?);
-        let page = PageRequest { relation: object.id, projection: columns, predicate, rows_max: CHUNK_ROWS_MAX };
+        let narrow = match predicate.as_ref().filter(|_| !object.indexes.is_empty()) {
+            Some(predicate) => {
+                let equal = lookup::equalities(predicate, &schema);
+                lookup::narrow(&schema, &object.index_columns(), &equal).map_err(super::error_of)?
+            }
+            None => None,
+        };
+        let rows_max = CHUNK_ROWS_MAX;
+        let page = PageRequest { relation: object.id, projection: columns, predicate, rows_max, narrow };
         let next = Arc::new(Mutex::new(None));
 
         if let Some(keys) = keys {

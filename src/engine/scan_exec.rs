@@ -15,6 +15,7 @@ use datafusion::physical_plan::streaming::{PartitionStream, StreamingTableExec};
 
 use crate::catalog::errors_schema;
 use crate::connectors::{OnError, SourceTable};
+use crate::exec::arrangement::Narrow;
 use crate::exec::source::{Offset, Read, ReadRequest, Split};
 use crate::sql::to_datafusion;
 use crate::types::{CHUNK_ROWS_MAX, Error, RelationId, Result};
@@ -41,6 +42,8 @@ pub(crate) struct Kept {
     pub(crate) predicate: Option<Arc<dyn PhysicalExpr>>,
     /// Only rows with these keys.
     pub(crate) keys: Option<RecordBatch>,
+    /// Only rows that an index finds, besides; the predicate says it too.
+    pub(crate) narrow: Option<Arc<Narrow>>,
     /// At most so many rows are needed.
     pub(crate) limit: Option<usize>,
 }
@@ -57,7 +60,13 @@ pub(crate) fn kept(kept: Kept) -> Result<Arc<dyn ExecutionPlan>, DataFusionError
         Some(limit) if kept.predicate.is_none() => limit.clamp(1, CHUNK_ROWS_MAX),
         _ => CHUNK_ROWS_MAX,
     };
-    let request = PageRequest { relation: kept.relation, projection, predicate: kept.predicate, rows_max: page_rows };
+    let request = PageRequest {
+        relation: kept.relation,
+        projection,
+        predicate: kept.predicate,
+        rows_max: page_rows,
+        narrow: kept.narrow,
+    };
     let part = |of: Part| -> Arc<dyn PartitionStream> {
         Arc::new(KeptPart { pin: Arc::clone(&kept.pin), schema: Arc::clone(&schema), request: request.clone(), of })
     };

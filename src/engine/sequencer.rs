@@ -58,6 +58,8 @@ pub(super) enum Request {
     Install { relation: RelationSpec, answer: oneshot::Sender<Result<()>> },
     /// Stop relations.
     Uninstall { relations: Vec<RelationId>, answer: oneshot::Sender<Result<()>> },
+    /// Keep indexes of these columns over a relation's rows, and no others.
+    Index { relation: RelationId, columns: Vec<Vec<usize>>, answer: oneshot::Sender<()> },
     /// Start jobs that stopped again, with what stands on them, from the beginning.
     Resume { relations: Vec<RelationId>, answer: oneshot::Sender<Result<()>> },
     /// Start all jobs again from a checkpoint that was just taken.
@@ -120,6 +122,8 @@ pub(super) struct Sequencer {
     pub(super) waiting_for_feeds: Vec<FeedWaiter>,
     /// Of the sink writer that was started last.
     pub(super) last_generation: u64,
+    /// Columns of the indexes of each relation that has some.
+    pub(super) indexes: HashMap<RelationId, Arc<Vec<Vec<usize>>>>,
 }
 
 /// Somebody who waits for the feeds of some tables, or for all.
@@ -187,6 +191,10 @@ impl Sequencer {
                     self.tick(std::mem::take(&mut batch));
                     self.uninstall(&relations);
                     let _ = answer.send(Ok(()));
+                }
+                Ok(Request::Index { relation, columns, answer }) => {
+                    self.set_indexes(relation, columns);
+                    let _ = answer.send(());
                 }
                 Ok(Request::Resume { relations, answer }) => {
                     self.tick(std::mem::take(&mut batch));
@@ -582,8 +590,22 @@ impl Sequencer {
             shared
         });
         let spec = JobSpec { plan, shared, as_of, imports, output, errors, state };
+        let id = spec.shared.id;
         self.executor.broadcast(&WorkerCommand::Create(Arc::new(spec)));
+        self.tell_indexes(id);
         Ok(())
+    }
+
+    fn set_indexes(&mut self, relation: RelationId, columns: Vec<Vec<usize>>) {
+        self.indexes.insert(relation, Arc::new(columns));
+        self.tell_indexes(relation);
+    }
+
+    fn tell_indexes(&self, relation: RelationId) {
+        if let Some(columns) = self.indexes.get(&relation) {
+            let columns = Arc::clone(columns);
+            self.executor.broadcast(&WorkerCommand::Index { relation, columns });
+        }
     }
 
     /// The number of a sink's writer: greater than that of every one before, over restarts too.
@@ -699,6 +721,7 @@ impl Sequencer {
             self.bindings.remove(id);
             self.orders.remove(id);
             self.unsaved.remove(id);
+            self.indexes.remove(id);
             self.errors.remove(id);
             self.bad_rows.remove(id);
         }

@@ -826,6 +826,8 @@ fn ddl_tag(kind: &StatementKind) -> Option<&'static str> {
         },
         StatementKind::Alter(sql::Alter::Workers(_)) => "ALTER SYSTEM",
         StatementKind::Alter(sql::Alter::StateBackend { .. }) => "ALTER MATERIALIZED VIEW",
+        StatementKind::Alter(sql::Alter::CreateIndex(_)) => "CREATE INDEX",
+        StatementKind::Alter(sql::Alter::DropIndex { .. }) => "DROP INDEX",
         StatementKind::Drop(drop) => match drop.kind {
             sql::ObjectKind::Table => "DROP TABLE",
             sql::ObjectKind::View => "DROP VIEW",

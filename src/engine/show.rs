@@ -135,7 +135,13 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
         Show::Create(kind, name) => {
             let object = find(session, name)?;
             check_kind(&object, *kind, name)?;
-            rows(schema, vec![texts([object.qualified_name()]), texts([object.text.as_str()])], "SHOW")
+            let relation = Name { schema: name.schema.clone(), name: object.name.clone(), position: name.position };
+            let mut text = object.text.clone();
+            for index in &object.indexes {
+                text.push_str(";\n");
+                text.push_str(&sql::show_create::index(&index.name, &relation, &index.columns));
+            }
+            rows(schema, vec![texts([object.qualified_name()]), texts([text])], "SHOW")
         }
         Show::Variable(name) if name == "all" => rows(schema, settings_columns(session.settings()), "SHOW"),
         Show::Variable(name) => rows(schema, vec![texts([session.settings().show(name)?.1])], "SHOW"),
@@ -313,7 +319,10 @@ pub(crate) async fn explain(session: &Session, explain: &Explain, interrupt: &In
                 Explain::Query(query) => {
                     let plan = sql::plan_query(&state, &query).await?;
                     let plan = state.optimize(&plan).map_err(crate::engine::error_of)?;
-                    Ok(plan.display_indent().to_string().lines().map(str::to_owned).collect::<Vec<String>>())
+                    let shown = plan.display_indent().to_string();
+                    let mut lines: Vec<String> = shown.lines().map(str::to_owned).collect();
+                    lines.extend(super::relations::found_by(&plan)?);
+                    Ok(lines)
                 }
                 Explain::View(view) => {
                     let planned = sql::plan_view(&state, &view.query, &view.columns, &relations).await?;

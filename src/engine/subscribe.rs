@@ -270,6 +270,7 @@ impl Subscription {
                         projection: self.projection.clone(),
                         predicate: None,
                         rows_max: CHUNK_ROWS_MAX,
+                        narrow: None,
                     };
                     let page = pin.page(&request, *worker, place.clone()).await;
                     let page = page.map_err(|error| self.of.or_fresh(error))?;

@@ -10,6 +10,7 @@
 //! Stored as value state `rows`: `[i64 count][encoded columns outside of the key]` by encoded key.
 
 mod history;
+mod index;
 mod latest;
 mod rows;
 
@@ -25,8 +26,10 @@ use datafusion::physical_expr::PhysicalExpr;
 
 use self::history::History;
 pub(crate) use self::history::{ChangePlace, Changes, Needs, RowChange, RowKind};
+pub(crate) use self::index::Narrow;
+use self::index::{Indexes, Touched};
 use self::latest::Latest;
-use self::rows::{Entry, Rows, Value};
+use self::rows::{Entry, Key, Rows, Value};
 use super::operators::{Context, Operator, StateSize, Step};
 use super::relation::from_datafusion;
 use crate::state::{Encoded, RowCodec, WriteBatch, split_value_key, value_key};
@@ -84,6 +87,7 @@ pub(crate) struct Arrangement {
     layout: Layout,
     groups: Vec<Rows>,
     history: History,
+    indexes: Indexes,
     upper: Time,
     latest: Latest,
     staged: Staged,
@@ -252,6 +256,7 @@ impl Arrangement {
             layout,
             groups: (0..KEY_GROUPS).map(|_| Rows::new(track)).collect(),
             history: History::default(),
+            indexes: Indexes::default(),
             upper: as_of,
             latest: Latest::default(),
             staged: Staged::default(),
@@ -295,7 +300,7 @@ impl Arrangement {
             if changes.is_empty() {
                 continue;
             }
-            self.apply_group(group, changes)?;
+            self.apply_group(group, time, changes)?;
             if Instant::now() >= deadline {
                 return Ok(None);
             }
@@ -325,7 +330,7 @@ impl Arrangement {
         Ok(true)
     }
 
-    fn apply_group(&mut self, group: KeyGroup, mut changes: Vec<Change>) -> Result<()> {
+    fn apply_group(&mut self, group: KeyGroup, time: Time, mut changes: Vec<Change>) -> Result<()> {
         let (chunks, values) = (&self.staged.chunks, &self.staged.values);
         let key = |change: &Change| chunks[change.chunk as usize].1.row(change.row as usize);
         let value = |change: &Change| values[change.chunk as usize].row(change.row as usize);
@@ -334,7 +339,9 @@ impl Arrangement {
             a.hash.cmp(&b.hash).then_with(|| key(a).cmp(key(b))).then_with(|| value(a).cmp(value(b)))
         });
         let rows = &mut self.groups[group.index()];
-        let keeps_after = self.history.keeps_after();
+        let indexed = !self.indexes.is_empty();
+        let keeps_after = self.history.keeps_after() || indexed;
+        let mut touched = Vec::new();
         let mut start = 0;
         while start < changes.len() {
             let (hash, changed) = (changes[start].hash, key(&changes[start]));
@@ -363,12 +370,19 @@ impl Arrangement {
                 Ok::<_, Error>(after)
             })?;
             if let Some(before) = before {
+                if indexed {
+                    touched.push(Touched {
+                        key: Key::from_slice(changed),
+                        before: before.clone(),
+                        after: kept.clone(),
+                    });
+                }
                 self.history.note(group, changed, before, kept);
                 self.changed_rows += 1;
             }
             start = end;
         }
-        Ok(())
+        self.indexes.changed(&self.layout, group, time, &touched)
     }
 
     /// Number of keys changed since the last call.

@@ -23,6 +23,7 @@ mod errors;
 mod explain;
 mod functions;
 mod grouping;
+mod index;
 mod jsonb;
 mod lower;
 mod meaning;
@@ -73,10 +74,10 @@ pub use planner::{
 pub(crate) use reader::object_name;
 pub(crate) use session_statements::table_query;
 pub use statement::{
-    Alter, ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateMaterializedView,
-    CreateSink, CreateTable, CreateView, CursorStatement, CursorSubject, Describe, Discard, Drop, Explain, Fetch,
-    JobAction, JobCommand, Name, ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement,
-    StatementKind, Subscribe, Transaction, TransactionModes,
+    Alter, ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateIndex,
+    CreateMaterializedView, CreateSink, CreateTable, CreateView, CursorStatement, CursorSubject, Describe, Discard,
+    Drop, Explain, Fetch, JobAction, JobCommand, Name, ObjectKind, OptionValue, PreparedStatement, SetVariable, Show,
+    Statement, StatementKind, Subscribe, Transaction, TransactionModes,
 };
 pub use types::sql_name;
 pub use zone::{SessionZone, set_zone};

@@ -7,6 +7,7 @@ use super::alter;
 use super::create;
 use super::create_sink;
 use super::errors;
+use super::index;
 use super::query_checks;
 use super::reader::{Reader, object_name};
 use super::refusals;
@@ -151,7 +152,9 @@ pub(crate) fn statement(reader: &mut Reader<'_>, text: &str) -> Result<Statement
         "SELECT" | "WITH" | "VALUES" | "TABLE" => query(reader),
         "INSERT" | "UPDATE" | "DELETE" => dml(reader),
         "TRUNCATE" => truncate(reader),
+        "CREATE" if reader.at(&["CREATE", "INDEX"]) => index::create(reader),
         "CREATE" => create::create(reader, text),
+        "DROP" if reader.at(&["DROP", "INDEX"]) => index::drop(reader),
         "DROP" => drop(reader),
         "EXPLAIN" => explain(reader, text),
         "SHOW" => show(reader),
@@ -250,8 +253,7 @@ fn drop(reader: &mut Reader<'_>) -> Result<StatementKind> {
         Some(word)
             if matches!(
                 word.as_str(),
-                "INDEX"
-                    | "FUNCTION"
+                "FUNCTION"
                     | "PROCEDURE"
                     | "AGGREGATE"
                     | "SEQUENCE"

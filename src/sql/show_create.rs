@@ -1,7 +1,7 @@
 //! `SHOW CREATE`: a statement in its documented form, that makes the same object when run again.
 
 use super::names::quoted;
-use super::statement::{ColumnDefinition, CreateMaterializedView, CreateTable, CreateView};
+use super::statement::{ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, Name};
 
 fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
@@ -34,6 +34,12 @@ pub fn table(table: &CreateTable) -> String {
         text.push_str(&format!(" WITH (\n    {}\n)", options.join(",\n    ")));
     }
     text
+}
+
+/// The text of `CREATE INDEX`.
+pub fn index(name: &str, relation: &Name, columns: &[String]) -> String {
+    let columns: Vec<String> = columns.iter().map(|column| quoted(column)).collect();
+    format!("CREATE INDEX {} ON {} ({})", quoted(name), relation.to_sql(), columns.join(", "))
 }
 
 fn column(column: &ColumnDefinition) -> String {

@@ -110,7 +110,7 @@ pub enum StatementKind {
     Describe(Describe),
     /// `SET`, `RESET`.
     Set(SetVariable),
-    /// `ALTER SYSTEM`, `ALTER MATERIALIZED VIEW`.
+    /// `ALTER SYSTEM`, `ALTER MATERIALIZED VIEW`, `CREATE INDEX`, `DROP INDEX`.
     Alter(Alter),
     /// `PAUSE|RESUME|CANCEL|STOP JOB`.
     Job(JobCommand),
@@ -254,7 +254,7 @@ pub struct JobCommand {
     pub savepoint: Option<OptionValue>,
 }
 
-/// `ALTER`.
+/// What changes something that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Alter {
     /// `ALTER SYSTEM SET workers = n`.
@@ -266,6 +266,28 @@ pub enum Alter {
         /// The URI.
         uri: OptionValue,
     },
+    /// `CREATE INDEX`.
+    CreateIndex(CreateIndex),
+    /// `DROP INDEX`.
+    DropIndex {
+        /// The indexes.
+        names: Vec<Name>,
+        /// Say nothing when one is not there.
+        if_exists: bool,
+    },
+}
+
+/// `CREATE INDEX`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CreateIndex {
+    /// Its name; made of the columns when it is left out.
+    pub name: Option<Name>,
+    /// Say nothing when it is there already.
+    pub if_not_exists: bool,
+    /// The table or materialized view.
+    pub on: Name,
+    /// The columns and where they stand.
+    pub columns: Vec<(String, usize)>,
 }
 
 /// `DROP`.

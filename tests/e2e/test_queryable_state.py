@@ -317,3 +317,31 @@ def test_the_example_reads_with_pyarrow_polars_and_duckdb(filled):
     shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     assert "pyarrow: 42 rows at " in shown and "n int64" in shown and "total decimal128(38, 2)" in shown
     assert "polars: 42 rows" in shown and "duckdb: 42 rows" in shown and "changes: 42 up to " in shown
+
+
+def test_an_index_serves_filters_over_http_page_by_page(filled):
+    with filled.connect() as connection:
+        connection.execute("CREATE MATERIALIZED VIEW each AS SELECT id, region, item, price FROM sales")
+        before = filled.json("/api/v1/views/each/scan?filter=" + quoted("item = 3"))
+        connection.execute("CREATE INDEX each_item ON each (item)")
+        assert one(connection, "SELECT count(*) FROM pg_class WHERE relname = 'each_item' AND relkind = 'i'") == 1
+        connection.execute("UPDATE sales SET item = 3 WHERE id = 1000")
+        rows_by_id = {row["id"]: row for row in before["rows"]}
+        assert sorted(rows_by_id) == [i for i in range(1, 401) if i % 7 == 3]
+        found, cursor = [], ""
+        while cursor is not None:
+            page = filled.json(f"/api/v1/views/each/scan?limit=7&filter={quoted('item = 3')}" + (f"&cursor={cursor}" if cursor else ""))
+            found += [row["id"] for row in page["rows"]]
+            cursor = page["cursor"]
+        assert sorted(found) == sorted([*rows_by_id, 1000]) and len(set(found)) == len(found)
+        table = filled.arrow("each", filter="item = 3 AND region = 'r3'", columns="id")
+        assert sorted(table.column("id").to_pylist()) == [i for i in range(1, 401) if i % 7 == 3 and i % 40 == 3]
+        by_key = filled.json("/api/v1/views/each/scan?key.item=3&key.region=r3&columns=id")["rows"]
+        assert sorted(row["id"] for row in by_key) == sorted(table.column("id").to_pylist())
+        assert filled.get("/api/v1/views/each/scan?key=3")[0] == 400
+    filled.restart(workers=3)
+    assert len(filled.json("/api/v1/views/each/scan?filter=" + quoted("item = 3"))["rows"]) == len(found)
+    host, port = filled.pg.rsplit(":", 1)
+    command = ["psql", "-X", "-A", "-t", "-h", host, "-p", port, "-U", "me", "-c", r"\di", "clink"]
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert "each_item|index" in shown and "sales_pkey|index" in shown

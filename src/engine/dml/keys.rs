@@ -79,6 +79,7 @@ pub(crate) async fn existing(pin: &Pin, table: RelationId, rows: &RecordBatch, k
         projection: (0..schema.fields().len()).collect(),
         predicate: None,
         rows_max: CHUNK_ROWS_MAX,
+        narrow: None,
     };
     let wanted = rows.project(key)?;
     let mut found = Vec::new();

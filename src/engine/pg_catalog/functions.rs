@@ -13,7 +13,7 @@ use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Signature, SimpleScalar
 use datafusion_pg_catalog::pg_catalog as library;
 
 use super::relations::{declared_key, index_definition, key_columns, query_text};
-use super::{FIRST_OID, INDEX_OID};
+use super::{FIRST_OID, INDEX_OID, INDEXES_MAX, SECONDARY_OID};
 use crate::catalog::{Catalog, CatalogStore, DEFAULT_SCHEMA, Object};
 use crate::types::RelationId;
 
@@ -54,7 +54,7 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
         of("pg_get_constraintdef", |object| {
             (!declared_key(object).is_empty()).then(|| format!("PRIMARY KEY ({})", key_columns(object)))
         }),
-        of("pg_get_indexdef", |object| (!declared_key(object).is_empty()).then(|| index_definition(object))),
+        of_number("pg_get_indexdef", catalog, index_definition),
         of("pg_get_viewdef", |object| Some(query_text(object))),
         of_first("quote_literal", DataType::Utf8, |values| {
             let texts = crate::sql::cast_array(values, &DataType::Utf8).map_err(to_datafusion)?;
@@ -184,20 +184,33 @@ fn vector_numbers() -> ScalarUDF {
     })
 }
 
-/// The relation with a number of `pg_class`, or whose key's index has it.
+/// The relation with a number of `pg_class`, or one of whose indexes has it.
 fn relation(catalog: &Catalog, oid: i32) -> Option<&Arc<Object>> {
+    if oid >= SECONDARY_OID {
+        let number = u64::try_from(oid - SECONDARY_OID).ok()?;
+        return catalog.get(RelationId(number / INDEXES_MAX as u64));
+    }
     let relation = if oid >= INDEX_OID { oid - INDEX_OID } else { oid };
     catalog.get(RelationId(u64::try_from(relation).ok()?.checked_sub(FIRST_OID)?))
 }
 
 /// A text about the relation whose number is the first argument; NULL for what is no number.
 fn of_relation(name: &str, catalog: &Arc<CatalogStore>, answer: fn(&Object) -> Option<String>) -> ScalarUDF {
+    of_number(name, catalog, move |catalog, oid| answer(relation(catalog, oid)?))
+}
+
+/// The same about whatever has the number.
+fn of_number(
+    name: &str,
+    catalog: &Arc<CatalogStore>,
+    answer: impl Fn(&Catalog, i32) -> Option<String> + Send + Sync + 'static,
+) -> ScalarUDF {
     let catalog = Arc::clone(catalog);
     of_first(name, DataType::Utf8, move |oids| {
         let Ok(oids) = cast(oids, &DataType::Int32) else { return Ok(Arc::new(StringArray::new_null(oids.len()))) };
         let catalog = catalog.current();
         let oids = oids.as_primitive::<Int32Type>().iter();
-        let texts: StringArray = oids.map(|oid| answer(relation(&catalog, oid?)?)).collect();
+        let texts: StringArray = oids.map(|oid| answer(&catalog, oid?)).collect();
         Ok(Arc::new(texts))
     })
 }

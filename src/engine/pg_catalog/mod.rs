@@ -17,10 +17,12 @@ use datafusion_pg_catalog::pg_catalog::{
     PgCatalogSchemaProvider, PgCatalogStaticTables, context::EmptyContextProvider,
 };
 
+use super::index_ddl::INDEXES_MAX;
 use crate::catalog::Catalog;
 use crate::types::{Result, fnv1a};
 
 pub(crate) use functions::functions;
+pub(crate) use relations::key_index_of;
 
 /// The schema of PostgreSQL's own tables.
 pub(crate) const PG_CATALOG: &str = "pg_catalog";
@@ -35,12 +37,20 @@ const PUBLIC_OID: i32 = 2200;
 const FIRST_OID: u64 = 16_384;
 /// The index of a relation's primary key has the relation's number and this.
 const INDEX_OID: i32 = 1 << 29;
+/// Other indexes have numbers from here: their relation's id and their place among its indexes.
+const SECONDARY_OID: i32 = INDEX_OID + (1 << 28);
 /// Schemas have numbers made of their names, from here.
 const SCHEMA_OID: i32 = 1 << 30;
 
 /// The number of a relation.
 fn relation_oid(id: crate::types::RelationId) -> i32 {
     i32::try_from(FIRST_OID + id.0).unwrap_or(i32::MAX)
+}
+
+/// The number of an index by its place among those of a relation.
+fn secondary_oid(id: crate::types::RelationId, place: usize) -> i32 {
+    let number = id.0.saturating_mul(INDEXES_MAX as u64).saturating_add(place as u64);
+    i32::try_from(number).ok().and_then(|number| SECONDARY_OID.checked_add(number)).unwrap_or(i32::MAX)
 }
 
 /// The number of a schema.

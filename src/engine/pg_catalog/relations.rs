@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, Schema};
 use datafusion::catalog::TableProvider;
 
 use super::rows::{Values, table as rows_table};
-use super::{INDEX_OID, INFORMATION_SCHEMA, PG_CATALOG, relation_oid, schema_oid};
+use super::{INDEX_OID, INFORMATION_SCHEMA, PG_CATALOG, relation_oid, schema_oid, secondary_oid};
 use crate::catalog::{Catalog, Definition, Object, ObjectKind};
 use crate::types::{Result, type_length, type_modifier, type_oid};
 
@@ -113,18 +113,17 @@ fn classes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
             namespace,
             kind: kind_of(object),
             columns: small(schema(object).fields().len()),
-            has_index: !key.is_empty(),
+            has_index: !key.is_empty() || !object.indexes.is_empty(),
         });
-        if !key.is_empty() {
-            rows.push(Class {
-                oid: oid + INDEX_OID,
-                name: key_name(object),
-                namespace,
-                kind: "i",
-                columns: small(key.len()),
-                has_index: false,
-            });
-        }
+        let indexes = indexes_of(object);
+        rows.extend(indexes.into_iter().map(|index| Class {
+            oid: index.oid,
+            name: index.name,
+            namespace,
+            kind: "i",
+            columns: small(index.columns.len()),
+            has_index: false,
+        }));
     }
     rows_table(
         &rows,
@@ -183,7 +182,6 @@ fn attributes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
     let mut rows = Vec::new();
     for object in shown(catalog) {
         let schema = schema(object);
-        let key = declared_key(object);
         let attribute = |relation: i32, number: usize, column: usize| {
             let field = schema.fields().get(column)?;
             let (oid, modifier) = column_type(object, column, field.data_type());
@@ -202,7 +200,10 @@ fn attributes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
         };
         let oid = relation_oid(object.id);
         rows.extend((0..schema.fields().len()).filter_map(|column| attribute(oid, column + 1, column)));
-        rows.extend(key.iter().enumerate().filter_map(|(at, column)| attribute(oid + INDEX_OID, at + 1, *column)));
+        for index in indexes_of(object) {
+            let columns = index.columns.iter().enumerate();
+            rows.extend(columns.filter_map(|(at, column)| attribute(index.oid, at + 1, *column)));
+        }
     }
     rows_table(
         &rows,
@@ -281,17 +282,50 @@ fn keyed(catalog: &Catalog) -> Vec<&Arc<Object>> {
     shown(catalog).filter(|object| !declared_key(object).is_empty()).collect()
 }
 
+/// An index: that of a primary key, or one of its own.
+struct IndexRow {
+    oid: i32,
+    name: String,
+    object: Arc<Object>,
+    columns: Vec<usize>,
+    primary: bool,
+}
+
+fn indexes_of(object: &Arc<Object>) -> Vec<IndexRow> {
+    let key = declared_key(object);
+    let mut found = Vec::new();
+    if !key.is_empty() {
+        let oid = relation_oid(object.id) + INDEX_OID;
+        let (name, columns) = (key_name(object), key.to_vec());
+        found.push(IndexRow { oid, name, object: Arc::clone(object), columns, primary: true });
+    }
+    for (place, (index, columns)) in object.indexes.iter().zip(object.index_columns()).enumerate() {
+        let (oid, name) = (secondary_oid(object.id, place), index.name.clone());
+        found.push(IndexRow { oid, name, object: Arc::clone(object), columns, primary: false });
+    }
+    found
+}
+
+fn all_indexes(catalog: &Catalog) -> Vec<IndexRow> {
+    shown(catalog).flat_map(indexes_of).collect()
+}
+
+/// True when a primary key's index has this name.
+pub(crate) fn key_index_of(catalog: &Catalog, schema: &str, name: &str) -> bool {
+    keyed(catalog).iter().any(|object| object.schema == schema && key_name(object) == name)
+}
+
 fn indexes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
     rows_table(
-        &keyed(catalog),
+        &all_indexes(catalog),
         &[
-            ("indexrelid", Values::Int(|object| Some(relation_oid(object.id) + INDEX_OID))),
-            ("indrelid", Values::Int(|object| Some(relation_oid(object.id)))),
-            ("indnatts", Values::Small(|object| small(declared_key(object).len()))),
-            ("indnkeyatts", Values::Small(|object| small(declared_key(object).len()))),
-            ("indisunique", Values::Boolean(|_| true)),
+            ("indexrelid", Values::Int(|index| Some(index.oid))),
+            ("indrelid", Values::Int(|index| Some(relation_oid(index.object.id)))),
+            ("indnatts", Values::Small(|index| small(index.columns.len()))),
+            ("indnkeyatts", Values::Small(|index| small(index.columns.len()))),
+            ("indisunique", Values::Boolean(|index| index.primary)),
             ("indnullsnotdistinct", Values::Boolean(|_| false)),
-            ("indisprimary", Values::Boolean(|_| true)),
+            ("indisprimary", Values::Boolean(|index| index.primary)),
             ("indisexclusion", Values::Boolean(|_| false)),
             ("indimmediate", Values::Boolean(|_| true)),
             ("indisclustered", Values::Boolean(|_| false)),
@@ -300,10 +334,10 @@ fn indexes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
             ("indisready", Values::Boolean(|_| true)),
             ("indislive", Values::Boolean(|_| true)),
             ("indisreplident", Values::Boolean(|_| false)),
-            ("indkey", Values::Text(|object| Some(vector(declared_key(object))))),
-            ("indcollation", Values::Text(|object| Some(vec!["0"; declared_key(object).len()].join(" ")))),
-            ("indclass", Values::Text(|object| Some(vec!["0"; declared_key(object).len()].join(" ")))),
-            ("indoption", Values::Text(|object| Some(vec!["0"; declared_key(object).len()].join(" ")))),
+            ("indkey", Values::Text(|index| Some(vector(&index.columns)))),
+            ("indcollation", Values::Text(|index| Some(vec!["0"; index.columns.len()].join(" ")))),
+            ("indclass", Values::Text(|index| Some(vec!["0"; index.columns.len()].join(" ")))),
+            ("indoption", Values::Text(|index| Some(vec!["0"; index.columns.len()].join(" ")))),
             ("indexprs", Values::Text(|_| None)),
             ("indpred", Values::Text(|_| None)),
         ],
@@ -351,7 +385,7 @@ fn tables(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
             ("tablename", Values::Text(|object| Some(object.name.clone()))),
             ("tableowner", Values::Text(|_| Some("clink".into()))),
             ("tablespace", Values::Text(|_| None)),
-            ("hasindexes", Values::Boolean(|object| !declared_key(object).is_empty())),
+            ("hasindexes", Values::Boolean(|object| !declared_key(object).is_empty() || !object.indexes.is_empty())),
             ("hasrules", Values::Boolean(|_| false)),
             ("hastriggers", Values::Boolean(|_| false)),
             ("rowsecurity", Values::Boolean(|_| false)),
@@ -386,13 +420,13 @@ fn views(catalog: &Catalog, kind: ObjectKind) -> Result<Arc<dyn TableProvider>> 
 
 fn index_views(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
     rows_table(
-        &keyed(catalog),
+        &all_indexes(catalog),
         &[
-            ("schemaname", Values::Text(|object| Some(object.schema.clone()))),
-            ("tablename", Values::Text(|object| Some(object.name.clone()))),
-            ("indexname", Values::Text(|object| Some(key_name(object)))),
+            ("schemaname", Values::Text(|index| Some(index.object.schema.clone()))),
+            ("tablename", Values::Text(|index| Some(index.object.name.clone()))),
+            ("indexname", Values::Text(|index| Some(index.name.clone()))),
             ("tablespace", Values::Text(|_| None)),
-            ("indexdef", Values::Text(|object| Some(index_definition(object)))),
+            ("indexdef", Values::Text(|index| Some(definition(index)))),
         ],
     )
 }
@@ -490,18 +524,27 @@ fn shown_name(name: &str) -> String {
 
 /// The names of the primary key's columns.
 pub(super) fn key_columns(object: &Object) -> String {
+    column_names(object, declared_key(object))
+}
+
+fn column_names(object: &Object, columns: &[usize]) -> String {
     let schema = schema(object);
-    let names = declared_key(object).iter().filter_map(|column| schema.fields().get(*column));
+    let names = columns.iter().filter_map(|column| schema.fields().get(*column));
     names.map(|field| shown_name(field.name())).collect::<Vec<_>>().join(", ")
 }
 
-/// `CREATE UNIQUE INDEX …` as PostgreSQL would say it.
-pub(super) fn index_definition(object: &Object) -> String {
+/// `CREATE INDEX …` as PostgreSQL would say it, of the index with a number.
+pub(super) fn index_definition(catalog: &Catalog, oid: i32) -> Option<String> {
+    all_indexes(catalog).iter().find(|index| index.oid == oid).map(definition)
+}
+
+fn definition(index: &IndexRow) -> String {
     format!(
-        "CREATE UNIQUE INDEX {} ON {}.{} USING btree ({})",
-        shown_name(&key_name(object)),
-        shown_name(&object.schema),
-        shown_name(&object.name),
-        key_columns(object)
+        "CREATE {}INDEX {} ON {}.{} USING btree ({})",
+        if index.primary { "UNIQUE " } else { "" },
+        shown_name(&index.name),
+        shown_name(&index.object.schema),
+        shown_name(&index.object.name),
+        column_names(&index.object, &index.columns)
     )
 }

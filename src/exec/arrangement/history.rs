@@ -188,6 +188,11 @@ impl History {
         self.since
     }
 
+    /// The time of the newest batch, which may not be whole.
+    pub(super) fn newest(&self) -> Time {
+        self.batches.back().map_or(Time::ZERO, |batch| batch.time)
+    }
+
     /// Begins the batch of a time, unless it has begun.
     pub(super) fn begin(&mut self, time: Time) {
         if self.batches.back().is_none_or(|batch| batch.time < time) {
@@ -367,6 +372,7 @@ impl Arrangement {
     /// Gives up the past that nobody needs; frees a little of what was given up before.
     pub(crate) fn forget(&mut self, needs: Needs) {
         self.history.forget(self.upper.previous().unwrap_or(Time::ZERO), needs);
+        self.indexes.forget(self.history.since);
     }
 
     /// True when given-up history still waits to be freed.

@@ -215,6 +215,7 @@ pub(super) fn build<'scope>(
             .retaining(spec.shared.retain_millis()),
         shared: Arc::clone(&spec.shared),
         followers: Vec::new(),
+        arranger: None,
     }));
     let latest = matches!(plan.root().operator, OperatorSpec::Latest);
     arrange(root.stream, route, "rows", latest, &local, job);
@@ -254,6 +255,7 @@ fn keep_errors<'scope>(
         arrangement: Arrangement::new(operator, layout, spec.as_of, spec.state.is_some()),
         shared: Arc::clone(shared),
         followers: Vec::new(),
+        arranger: None,
     }));
     let job = job.of(shared);
     arrange(scope.concatenate(errors), Route::by_rows(&schema), "errors", false, &local, &job);

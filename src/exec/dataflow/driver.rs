@@ -408,6 +408,7 @@ fn arrange_by<P>(
     let activator = scope.activator_for(builder.operator_info().address);
     let mut input = builder.new_input(stream, pact);
     let (local, job) = (Rc::clone(local), job.clone());
+    local.borrow_mut().arranger = Some(activator.clone());
     let mut member = job.store.join(activator.clone());
     builder.build(move |_| {
         let mut share = StateShare::new(Arc::clone(&counts));
@@ -485,6 +486,12 @@ fn arrange_by<P>(
                 }
                 expired = Instant::now() >= deadline;
             }
+            if !expired
+                && local.arrangement.is_indexing()
+                && job.guard(|| local.arrangement.build_indexes(deadline)).is_none()
+            {
+                return;
+            }
             let closed_upto = closing.map_or(u64::MAX, Time::as_millis);
             let stashed = stash.first_key_value().map_or(u64::MAX, |(time, _)| *time);
             local.arrangement.advance(Time::from_millis(frontier.min(closed_upto).min(stashed)));
@@ -495,7 +502,8 @@ fn arrange_by<P>(
                 job.progress.signal();
                 local.wake();
             }
-            if closing.is_some() || at_barrier || local.arrangement.has_trash() || stashed < frontier {
+            let unfinished = local.arrangement.has_trash() || local.arrangement.is_indexing();
+            if closing.is_some() || at_barrier || unfinished || stashed < frontier {
                 job.slices.exhausted(job.shared.id);
                 activator.activate();
             }

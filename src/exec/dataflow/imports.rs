@@ -162,6 +162,8 @@ pub(super) struct Local {
     pub(super) arrangement: Arrangement,
     pub(super) shared: Arc<RelationShared>,
     pub(super) followers: Vec<Rc<RefCell<EdgeQueue>>>,
+    /// Lets the operator that keeps it run.
+    pub(super) arranger: Option<Activator>,
 }
 
 /// The changes on an edge that its reader has not taken.

@@ -17,7 +17,7 @@ use super::driver::{JobContext, TickRequest};
 use super::imports::{EdgeQueue, FeedId, FeedInput, FeedQueue, Local};
 use super::job::JobSpec;
 use super::slices::Slices;
-use crate::exec::arrangement::{ChangePlace, Changes, Cursor, Selection};
+use crate::exec::arrangement::{ChangePlace, Changes, Cursor, Narrow, Selection};
 use crate::exec::relation::{Progress, lock};
 use crate::state::MemoryBackend;
 use crate::types::{Error, RelationId, Result, SqlState, Time};
@@ -31,6 +31,8 @@ pub(crate) enum WorkerCommand {
     Drop(Arc<Vec<RelationId>>),
     /// The changes of one time; afterwards every time up to it is complete.
     Tick { time: Time, inputs: Arc<Vec<FeedInput>> },
+    /// Keep indexes of these columns over a relation's rows, and no others.
+    Index { relation: RelationId, columns: Arc<Vec<Vec<usize>>> },
     /// Capture the state of jobs, as of the last tick.
     Barrier(Arc<Barrier>),
     /// Read, on this worker.
@@ -65,8 +67,8 @@ pub(crate) struct Follow {
 
 /// Which rows a peek wants.
 pub(crate) enum PeekRange {
-    /// Those behind a place, at most so many.
-    Page { start: Option<Cursor>, rows_max: usize },
+    /// Those behind a place, at most so many; an index may find them.
+    Page { start: Option<Cursor>, rows_max: usize, narrow: Option<Arc<Narrow>> },
     /// Those with the encoded keys.
     Keys(Vec<Vec<u8>>),
 }
@@ -141,6 +143,7 @@ impl WorkerState {
                 }
             }
             WorkerCommand::Tick { time, inputs } => self.tick(time, &inputs),
+            WorkerCommand::Index { relation, columns } => self.index(relation, &columns),
             WorkerCommand::Barrier(barrier) => {
                 for running in barrier.jobs.iter().filter_map(|job| self.running.get(job)) {
                     running.store.reach(&barrier);
@@ -218,6 +221,18 @@ impl WorkerState {
         }
     }
 
+    fn index(&self, relation: RelationId, columns: &[Vec<usize>]) {
+        // A relation that is not there gets them when it comes.
+        let Ok(local) = self.local(relation) else { return };
+        let mut local = local.borrow_mut();
+        if let Err(error) = local.arrangement.set_indexes(columns) {
+            tracing::error!(%relation, %error, "an index cannot be kept");
+        }
+        if let Some(arranger) = &local.arranger {
+            arranger.activate();
+        }
+    }
+
     fn peek(&self, peek: &Peek) {
         let Some(answer) = lock(&peek.answer).take() else { return };
         // Nobody waits any more: the statement was cancelled.
@@ -251,10 +266,17 @@ impl WorkerState {
     fn read(&self, peek: &Peek) -> Result<PeekAnswer> {
         let local = self.local(peek.relation)?.borrow();
         match &peek.range {
-            PeekRange::Page { start, rows_max } => {
+            PeekRange::Page { start, rows_max, narrow } => {
                 let deadline = Instant::now() + PAGE;
-                let (rows, next) =
-                    local.arrangement.page(peek.time, start.as_ref(), *rows_max, deadline, &peek.selection)?;
+                let (arrangement, start) = (&local.arrangement, start.as_ref());
+                let narrowed = match narrow {
+                    Some(narrow) => arrangement.narrowed(peek.time, start, *rows_max, narrow, &peek.selection)?,
+                    None => None,
+                };
+                let (rows, next) = match narrowed {
+                    Some(page) => page,
+                    None => arrangement.page(peek.time, start, *rows_max, deadline, &peek.selection)?,
+                };
                 Ok(PeekAnswer { rows, next })
             }
             PeekRange::Keys(keys) => {

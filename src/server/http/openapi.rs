@@ -35,6 +35,7 @@ fn document() -> Value {
         view,
         query("columns", "string", "Names with commas between; all when absent"),
         query("filter", "string", "A predicate in SQL"),
+        query("key.{column}", "string", "Only rows with this value in the column"),
         query("order", "string", "Names with commas between, each with desc behind it or not; without a cursor then"),
         query("limit", "integer", "The most rows"),
         query("cursor", "string", "Where another answer ended"),

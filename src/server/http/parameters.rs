@@ -62,7 +62,7 @@ impl Parameters {
         let request = ScanRequest {
             columns: self.columns()?,
             order: self.order()?,
-            filter: self.take("filter"),
+            filter: self.filter()?,
             key: None,
             worker: None,
             limit: number(&mut self, "limit")?,
@@ -70,12 +70,30 @@ impl Parameters {
             as_of: number(&mut self, "as_of")?.map(Time::from_millis),
             cursor_first: false,
         };
-        self.finish("columns, filter, order, limit, cursor, as_of")?;
+        self.finish("columns, filter, key.<column>, order, limit, cursor, as_of")?;
         if request.order.is_some() && request.cursor.is_some() {
             return Err(ApiError::malformed("\"order\" and \"cursor\" cannot be mixed")
                 .hint("A cursor goes on in the view's own order. Ask for what is behind the last row with a filter."));
         }
         Ok(request)
+    }
+
+    /// The predicate of a scan: `filter`, and an equality for each `key.<column>`.
+    fn filter(&mut self) -> Result<Option<String>, ApiError> {
+        let mut parts: Vec<String> = self.take("filter").into_iter().collect();
+        let keys = self.keys()?;
+        if let Some(filter) = parts.first_mut().filter(|_| !keys.is_empty()) {
+            // A comment at its end goes no further.
+            *filter = format!("({filter}\n)");
+        }
+        for (column, value) in keys {
+            let Some(column) = column else {
+                return Err(ApiError::malformed("\"key\" asks for one row").hint("Name the column: key.<column>=…."));
+            };
+            let value = value.unwrap_or_default().replace('\'', "''");
+            parts.push(format!("\"{}\" = '{value}'", column.replace('"', "\"\"")));
+        }
+        Ok((!parts.is_empty()).then(|| parts.join(" AND ")))
     }
 
     /// `key`, or `key.<column>` for each column.
@@ -211,6 +229,14 @@ mod tests {
         assert_eq!(request.columns, Some(vec!["a".to_owned(), "b".to_owned()]));
         assert_eq!(request.filter.as_deref(), Some("a > 'é'"));
         assert_eq!((request.limit, request.as_of), (Some(5), Some(Time::from_millis(17))));
+        let filter = |query| Parameters::parse(Some(query)).and_then(Parameters::scan).map(|request| request.filter);
+        assert_eq!(
+            filter("key.a=it's&key.b%22=2").expect("valid").as_deref(),
+            Some("\"a\" = 'it''s' AND \"b\"\"\" = '2'")
+        );
+        assert_eq!(filter("filter=a+OR+b&key.c=1").expect("valid").as_deref(), Some("(a OR b\n) AND \"c\" = '1'"));
+        assert_eq!(filter("limit=1").expect("valid"), None);
+        assert!(filter("key=1").is_err());
     }
 
     #[test]
@@ -230,7 +256,7 @@ mod tests {
         let error = Parameters::parse(Some("limt=5")).and_then(Parameters::scan).expect_err("unknown");
         assert_eq!(
             error.fields.hint.as_deref(),
-            Some("Known parameters: columns, filter, order, limit, cursor, as_of.")
+            Some("Known parameters: columns, filter, key.<column>, order, limit, cursor, as_of.")
         );
     }
 }
