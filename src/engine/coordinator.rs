@@ -544,7 +544,9 @@ impl Coordinator {
                 return Err(Error::new(SqlState::InvalidParameterValue, format!("time {time} has not come yet"))
                     .hint("Use the time of an earlier answer."));
             }
-            ReadBound::At(time) if time < whole_from => {
+            ReadBound::At(time)
+                if time < whole_from && !parts.iter().all(|(_, (shared, _))| follow::keeps(shared, time, last)) =>
+            {
                 return Err(Error::new(SqlState::SnapshotTooOld, "snapshot too old")
                     .detail(format!("Time {time} was asked for; the relation can be read from {whole_from} on."))
                     .hint("Read again without a time."));

@@ -89,6 +89,14 @@ impl Coordinator {
     }
 }
 
+/// True when the `retain_history` of a relation covers a time, also one before the last start.
+pub(super) fn keeps(shared: &RelationShared, time: Time, last: Time) -> bool {
+    let retained = shared.retain_millis();
+    let oldest = shared.kept_since().max(Time::from_millis(last.as_millis().saturating_sub(retained)));
+    let is_whole = shared.whole_from().is_some_and(|from| time >= from);
+    retained > 0 && time >= oldest && (is_whole || shared.restored_at().is_some_and(|at| time <= at))
+}
+
 fn too_old(detail: &str) -> Error {
     Error::new(SqlState::SnapshotTooOld, "the subscription cannot go on from here").detail(detail)
 }
