@@ -130,18 +130,10 @@ def test_changes_are_followed_while_either_is_killed(both):
     )
     second.start()
     assert len(follow(first, second)) == 101
-    # The first is away; then both, and the second is back before it.
+    # The first is away.
     again(first)
     run(first, "DELETE FROM payments WHERE account = 'ada'")
     assert len(follow(first, second)) == 100
-    first.listen = ["--pg", first.pg, "--http", first.http]
-    first.kill()
-    second.restart()
-    with second.connect() as connection:
-        connection.execute("SELECT 1")
-    first.start()
-    run(first, "DELETE FROM payments WHERE id > 1000", "INSERT INTO payments VALUES (9, 'new', 0.25)")
-    follow(first, second)
     wanted = read(first, "SELECT count(*), sum(n), sum(balance) FROM balances")
     wait_for(lambda: read(second, "SELECT * FROM sums") == wanted)
 
