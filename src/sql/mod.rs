@@ -21,6 +21,7 @@ mod create;
 mod create_sink;
 mod dialect;
 mod errors;
+mod exists;
 mod explain;
 mod functions;
 mod grouping;

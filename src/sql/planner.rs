@@ -18,6 +18,7 @@ use sqlparser::ast::{self, visit_expressions_mut};
 use super::casts::cast;
 use super::catalog_queries;
 use super::errors::{from_datafusion, locate, missing_table, undefined_table};
+use super::exists;
 use super::functions;
 use super::grouping;
 use super::jsonb;
@@ -265,6 +266,7 @@ fn prepare(query: &mut ast::Query) -> Result<()> {
     windows::rewrite(query)?;
     series::name_columns(query)?;
     name_columns(query);
+    exists::rewrite(query)?;
     if let ControlFlow::Break(error) = visit_expressions_mut(query, |expression| match prepare_expression(expression) {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => ControlFlow::Break(error),

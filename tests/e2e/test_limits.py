@@ -122,9 +122,9 @@ def test_the_deepest_statements_that_the_limits_let_through_have_an_answer(serve
     shapes = [
         ("CASE WHEN true THEN ", "1", " END", 120),
         ("abs(", "1", ")", 120),
-        ("(SELECT ", "1", ")", 10),
-        ("EXISTS (SELECT 1 WHERE ", "true", ")", 10),
-        ("1 IN (SELECT 1 WHERE ", "true", ")", 10),
+        ("(SELECT ", "1", ")", 6),
+        ("EXISTS (SELECT 1 WHERE ", "true", ")", 6),
+        ("(SELECT 1 WHERE 1 IN (SELECT ", "1", "))", 3),
     ]
     statements = [f"SELECT {before * deep}{inner}{after * deep}" for before, inner, after, deep in shapes]
     statements += [
