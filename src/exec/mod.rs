@@ -13,6 +13,7 @@ pub mod aggregates;
 pub(crate) mod arrangement;
 pub(crate) mod consolidate;
 mod dataflow;
+pub(crate) mod event_time;
 pub mod operators;
 pub mod plan;
 pub(crate) mod relation;
@@ -21,6 +22,6 @@ pub mod sink;
 pub mod source;
 
 pub(crate) use dataflow::{
-    Barrier, Captured, Executor, ExecutorConfig, FeedId, FeedInput, ImportKind, JobSpec, JobState, PLACE_COLUMN, Peek,
-    PeekAnswer, PeekRange, WorkerCommand,
+    Barrier, Captured, Executor, ExecutorConfig, FeedId, FeedInput, ImportKind, JobSpec, JobState, Known, Mark,
+    PLACE_COLUMN, Peek, PeekAnswer, PeekRange, WorkerCommand,
 };

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use sqlparser::ast;
 
 use super::create::{query_of, with_options};
+use super::event_clauses;
 use super::names::quoted;
 use super::parser;
 use super::reader::Reader;
-use super::statement::{CreateSink, JobAction, JobCommand, Name, StatementKind};
+use super::statement::{CreateSink, Emit, JobAction, JobCommand, Name, StatementKind};
 use crate::types::{Error, Result, SqlState};
 
 /// Reads what follows `CREATE SINK`.
@@ -45,7 +46,8 @@ pub(super) fn sink(reader: &mut Reader<'_>, text: &str) -> Result<CreateSink> {
         }
         _ => {}
     }
-    Ok(CreateSink { name, if_not_exists, into, from, options: options.unwrap_or_default(), query, query_text })
+    let options = options.unwrap_or_default();
+    Ok(CreateSink { name, if_not_exists, into, from, options, query, query_text, emit: Emit::Changes })
 }
 
 /// All of a relation as a query.
@@ -109,6 +111,7 @@ pub fn show_create(sink: &CreateSink) -> String {
     if sink.from.is_some() && !sink.options.is_empty() {
         text.push_str(&options(&sink.options));
     }
+    text.push_str(event_clauses::show_emit(sink.emit));
     text
 }
 

@@ -19,6 +19,8 @@ mod create;
 mod create_sink;
 mod dialect;
 mod errors;
+mod event_clauses;
+mod event_time;
 mod explain;
 mod functions;
 mod jsonb;
@@ -69,9 +71,9 @@ pub(crate) use reader::object_name;
 pub(crate) use session_statements::table_query;
 pub use statement::{
     ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateMaterializedView, CreateSink,
-    CreateTable, CreateView, CursorStatement, Describe, Discard, Drop, Explain, Fetch, JobAction, JobCommand, Name,
-    ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement, StatementKind, Transaction,
-    TransactionModes,
+    CreateTable, CreateView, CursorStatement, Describe, Discard, Drop, Emit, Explain, Fetch, JobAction, JobCommand,
+    Name, ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement, StatementKind, Transaction,
+    TransactionModes, WatermarkClause,
 };
 pub use types::sql_name;
 pub use zone::{SessionZone, set_zone};

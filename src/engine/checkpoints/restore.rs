@@ -8,6 +8,8 @@ use arrow::ipc::reader::StreamReader;
 use super::cut::plan_of;
 use super::{BadRowsCut, Cut, GROUP, JobCut, Offsets, Start, StateStores, plan_mark};
 use crate::engine::coordinator::{RelationKind, RelationSpec};
+use crate::engine::event_times::{TableTimeCut, known_at};
+use crate::exec::Known;
 use crate::exec::source::{Offset, SplitId};
 use crate::state::{Depth, Head, HeadCheckpoint, Manifest, Share, StateBackend, export_checkpoint, import, verify};
 use crate::types::{CheckpointId, Chunk, Error, RelationId, Result, SqlState, Time};
@@ -24,6 +26,10 @@ pub(crate) struct Restored {
     behind: HashMap<RelationId, SourceOffsets>,
     /// By external table.
     pub(crate) bad_rows: HashMap<RelationId, RestoredBadRows>,
+    /// How far the event time of tables is.
+    pub(crate) event_times: HashMap<RelationId, TableTimeCut>,
+    /// What each job knew of event time.
+    pub(crate) known: HashMap<RelationId, Known>,
 }
 
 /// Up to where splits were read, by external table.
@@ -154,6 +160,8 @@ fn restore_cut(
             .map_err(|error| error.detail(format!("It is part of the state of {}.", job.name)))?;
     }
     let (mut jobs, mut behind) = (HashMap::new(), HashMap::new());
+    let known = kept.iter().map(|(_, job)| (job.relation, known_at(&job.known))).collect();
+    let event_times = cut.event_times.iter().map(|time| (time.table, time.clone())).collect();
     for (spec, job) in kept {
         behind.extend(job.behind.as_ref().map(|offsets| (job.relation, source_offsets(offsets))));
         jobs.insert(job.relation, restore_job(stores, spec, job, named.checkpoint, workers)?);
@@ -182,7 +190,7 @@ fn restore_cut(
         bad_rows.insert(bad.table, RestoredBadRows { cut: bad.clone(), rows });
     }
     let offsets = source_offsets(&cut.offsets);
-    Ok(Restored { time: Time::from_millis(named.checkpoint.0), jobs, offsets, behind, bad_rows })
+    Ok(Restored { time: Time::from_millis(named.checkpoint.0), jobs, offsets, behind, bad_rows, event_times, known })
 }
 
 fn source_offsets(offsets: &Offsets) -> SourceOffsets {
@@ -206,8 +214,8 @@ fn kept_jobs<'a>(cut: &'a Cut, relations: &'a [RelationSpec]) -> Result<Vec<(&'a
     let mut specs: Vec<&RelationSpec> = relations.iter().collect();
     specs.sort_by_key(|spec| spec.id);
     for spec in specs {
-        if let RelationKind::View { errors: Some(errors), .. } = &spec.kind {
-            owners.insert(*errors, spec.id);
+        if let RelationKind::View { errors, late, .. } = &spec.kind {
+            owners.extend(errors.iter().chain(late).map(|beside| (*beside, spec.id)));
         }
         let Some(plan) = plan_of(spec) else { continue };
         let Some(job) = cut.jobs.iter().find(|job| job.relation == spec.id) else { continue };

@@ -55,7 +55,7 @@ impl Sequencer {
             let splits = splits.iter().map(|(split, end)| (split.as_str().to_owned(), *end));
             (*table, splits.collect::<BTreeMap<_, _>>())
         });
-        let mut cut = Cut { offsets: offsets.collect(), ..Cut::default() };
+        let mut cut = Cut { offsets: offsets.collect(), event_times: self.event_times.cut(), ..Cut::default() };
         let mut bad_rows = Vec::new();
         for (table, bad) in &self.bad_rows {
             let (bad, rows) = bad.cut(*table);
@@ -67,7 +67,8 @@ impl Sequencer {
             let plan = plan_mark(&spec).ok_or_else(|| Error::internal("a job without a plan keeps state"))?;
             let state_uri = stores.uri(spec.state_backend())?.to_string();
             let (relation, name) = (spec.id, spec.qualified_name);
-            cut.jobs.push(JobCut { relation, name, plan, state_uri, workers: Vec::new(), behind: None });
+            let known = self.event_times.known_to(relation);
+            cut.jobs.push(JobCut { relation, name, plan, state_uri, workers: Vec::new(), behind: None, known });
             members.push(member);
         }
         let checkpoint = CheckpointId(time.as_millis());
