@@ -373,7 +373,10 @@ pub(crate) fn refuse_late_of_tables(relations: &Relations, query: &ast::Query) -
 
 /// The catalog's relations that a query names, plain views included, each once.
 pub(crate) fn named_relations(relations: &Relations, query: &ast::Query) -> Result<Vec<RelationId>> {
-    let statement = PlannerStatement::Statement(Box::new(ast::Statement::Query(Box::new(query.clone()))));
+    // A table in a window's call is a table of the query.
+    let mut query = query.clone();
+    sql::rewrite_windows(&mut query)?;
+    let statement = PlannerStatement::Statement(Box::new(ast::Statement::Query(Box::new(query))));
     let (names, _) = resolve_table_references(&statement, true).map_err(crate::engine::error_of)?;
     let mut found: Vec<RelationId> = names
         .iter()

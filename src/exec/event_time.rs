@@ -56,8 +56,10 @@ pub(crate) fn late_rows(operator: &str, closing: &Closing, late: &Chunk, before:
     let time = &closing.time;
     let times = values(late.column(closing.column))?;
     let ends: Vec<Option<i64>> = times.iter().map(|value| value.map(|value| value.saturating_add(time.end))).collect();
-    let starts = ends.iter().map(|end| Some(end.as_ref()?.saturating_sub(time.size?)));
+    let starts = ends.iter().map(|end| Some(end.as_ref()?.saturating_sub(time.size.filter(|size| *size > 0)?)));
+    // As the end of the last window that was over.
     let before = Some(before).filter(|before| *before != Watermark::END).map(Watermark::as_micros);
+    let before = before.map(|before| before.saturating_add(time.end));
     let zoned = |times: TimestampMicrosecondArray| -> ArrayRef { Arc::new(times.with_timezone("UTC")) };
     let (objects, values) = (JsonObjects::new(&late.schema()), JsonObjects::columns(late.batch())?);
     let (mut operators, mut rows, mut text) = (StringBuilder::new(), StringBuilder::new(), Vec::new());

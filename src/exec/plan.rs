@@ -31,7 +31,8 @@ pub struct JobPlan {
 pub struct EventTime {
     /// What is known of each, and how much later this column is.
     pub terms: Vec<EventTerm>,
-    /// The length of the windows that the column's values stand for, in microseconds, when they are of one length.
+    /// The length of the windows that the column's values stand for, in microseconds; zero when they are of several, and
+    /// `None` when the values are single times.
     pub size: Option<i64>,
     /// How much later than a value its window ends, in microseconds.
     pub end: i64,

@@ -116,8 +116,10 @@ fn hold(nodes: &mut Vec<PlanNode>, root: Rows) -> Result<Rows> {
 
 /// The column by which rows are closed: one of windows rather than one of single times.
 fn latest(times: &[Option<EventTime>]) -> Option<usize> {
-    let of_windows = times.iter().position(|time| time.as_ref().is_some_and(|time| time.size.is_some()));
-    of_windows.or_else(|| times.iter().position(Option::is_some))
+    let known = times.iter().enumerate().filter_map(|(column, time)| Some((column, time.as_ref()?)));
+    // Of several, the one that is over first: a window's own end rather than the start of the longest that has it.
+    let of_windows = known.filter(|(_, time)| time.size.is_some()).min_by_key(|(_, time)| time.end);
+    of_windows.map(|(column, _)| column).or_else(|| times.iter().position(Option::is_some))
 }
 
 fn rows_of(
@@ -331,9 +333,9 @@ fn of_expression(expression: &Arc<dyn PhysicalExpr>, columns: &[Option<EventTime
             time.delay_by(size.checked_sub(1)?)?;
             (time.size, time.end) = (Some(*size), *size);
         }
-        (CUMULATE_ENDS, [_, size]) => {
+        (CUMULATE_ENDS, [_, _]) => {
             time.delay_by(-1)?;
-            (time.size, time.end) = (Some(*size), 0);
+            (time.size, time.end) = (Some(0), 0);
         }
         _ => return None,
     }

@@ -76,4 +76,5 @@ pub use statement::{
     TransactionModes, WatermarkClause,
 };
 pub use types::sql_name;
+pub(crate) use windows::rewrite as rewrite_windows;
 pub use zone::{SessionZone, set_zone};
