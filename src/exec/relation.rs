@@ -167,6 +167,13 @@ impl RelationShared {
         self.pending() == (0, 0)
     }
 
+    /// The first time at which all that it reads is in, also when it knows nothing of event time yet: what stands on it
+    /// can begin.
+    pub(crate) fn inputs_from(&self) -> Option<Time> {
+        let fill = lock(&self.job.fill);
+        (fill.edges == 0 && fill.feeds == 0).then_some(fill.whole_from)
+    }
+
     /// How many edges and feeds are not level.
     pub(crate) fn pending(&self) -> (usize, usize) {
         let fill = lock(&self.job.fill);
