@@ -138,7 +138,8 @@ impl Installed {
 fn waits_for_feed(installed: &BTreeMap<RelationId, Installed>, id: RelationId) -> bool {
     installed.get(&id).is_some_and(|relation| {
         relation.shared.halted()
-            || relation.shared.pending().1 > 0
+            // That of an ordinary table is level as soon as the workers have it.
+            || (relation.shared.pending().1 > 0 && !matches!(relation.spec.kind, RelationKind::Table { .. }))
             || relation.imports.iter().any(|import| waits_for_feed(installed, *import))
     })
 }
