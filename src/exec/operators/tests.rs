@@ -405,7 +405,7 @@ fn joined(
 }
 
 fn join(kind: JoinKind, condition: bool, track: bool) -> Join {
-    use datafusion::logical_expr::Operator as Op;
+    use datafusion::logical_expr::Operator;
     use datafusion::physical_expr::PhysicalExpr;
     use datafusion::physical_expr::expressions::{BinaryExpr, Column};
     let column = |at: usize| Arc::new(Column::new("x", at)) as Arc<dyn PhysicalExpr>;
