@@ -86,6 +86,7 @@ impl RelationSpec {
             | RelationKind::External { .. }
             | RelationKind::Errors { .. }
             | RelationKind::RowErrors
+            | RelationKind::LateRows
             | RelationKind::Sink { .. } => 0,
         }
     }

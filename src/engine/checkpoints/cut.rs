@@ -147,7 +147,7 @@ pub(crate) fn plan_of(relation: &RelationSpec) -> Option<JobPlan> {
             Some(JobSpec::table_plan(relation.id, crate::catalog::errors_schema(), Vec::new()))
         }
         RelationKind::View { plan, .. } => Some(plan.as_ref().clone()),
-        RelationKind::External { source, key } if !key.is_empty() => {
+        RelationKind::External { source, key, .. } if !key.is_empty() => {
             Some(JobSpec::latest_plan(relation.id, source.source.schema(), key.clone()))
         }
         RelationKind::Sink { plan, target, .. } if target.sink.resumes() => Some(plan.as_ref().clone()),
