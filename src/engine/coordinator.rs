@@ -37,6 +37,8 @@ use crate::types::{CheckpointId, Chunk, Error, KeyGroup, RelationId, Result, Sql
 const WRITE_BACKLOG_BYTES_MAX: usize = 64 << 20;
 /// One part in so many of the memory is for what one backend of a worker can read again.
 const STATE_MEMORY_PART: u64 = 64;
+/// Bits of a topology version for the restarts of workers within one life of a server.
+const TOPOLOGY_BITS: u32 = 20;
 
 /// How a coordinator runs.
 #[derive(Clone, Debug)]
@@ -386,9 +388,10 @@ impl Coordinator {
         self.ask(|answer| Request::Restart { restart, answer }).await?
     }
 
-    /// How often a server was started on the database: workers may have changed since a smaller one.
-    pub(crate) fn incarnation(&self) -> u64 {
-        self.inner.incarnation
+    /// A number that grows whenever keys may have moved to other workers: with each start of a server on the database,
+    /// and with each restart of the workers in it.
+    pub(crate) fn topology_version(&self) -> u64 {
+        self.inner.incarnation << TOPOLOGY_BITS | self.inner.executor.generation()
     }
 
     /// The state of a table or view as one canonical stream, as of its last capture, and the time of that; with `fresh`, or

@@ -123,7 +123,7 @@ impl Engine {
 
     /// A number that grows whenever keys may have moved to other workers.
     pub fn topology_version(&self) -> u64 {
-        self.coordinator().incarnation()
+        self.coordinator().topology_version()
     }
 
     /// The state of a job as one canonical Arrow stream, of one time: a checkpoint is taken for it.

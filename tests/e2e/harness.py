@@ -197,3 +197,12 @@ def cpu_share(server):
     before = seconds()
     time.sleep(0.5)
     return (seconds() - before) / 0.5
+
+
+def wait_for(condition, seconds=60):
+    """What a condition gives, once that is something."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, f"not so after {seconds} s"
+        time.sleep(0.02)
+    return found

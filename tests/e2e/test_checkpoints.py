@@ -9,7 +9,7 @@ import time
 import psycopg
 import pytest
 
-from harness import LONG, Server, one, rows
+from harness import LONG, Server, one, rows, wait_for
 
 # scripts/crashtest sets these.
 KILLS = int(os.environ.get("CLINK_KILLS", 30 if LONG else 2))
@@ -76,14 +76,6 @@ def changes(server, choose, model, stop):
             model["failure"] = error
     except BaseException as error:
         model["failure"] = error
-
-
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not so after {seconds} s"
-        time.sleep(0.02)
-    return found
 
 
 def complete(connection, behind=0):

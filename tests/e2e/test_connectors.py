@@ -9,20 +9,12 @@ import time
 import duckdb
 import pytest
 
-from harness import LONG, assert_same_rows, one, rows
+from harness import LONG, assert_same_rows, one, rows, wait_for
 from test_flights import FLIGHTS, ORDER, TABLE, VIEWS, check_views, expected, wait_for_all  # noqa: F401
 
 BAD_ROUNDS = 50
 FOLLOW_SECONDS = 30
 KILLS = 5
-
-
-def wait_for(condition, seconds=60):
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not so after {seconds} s"
-        time.sleep(0.02)
-    return found
 
 
 def bad_json():

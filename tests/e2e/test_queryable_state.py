@@ -144,8 +144,12 @@ def test_discovery(filled):
     status, body, _ = status_and_json(filled, f"{STATE}/job/{job}/op/other/route?key=00")
     assert (status, body["error"]) == (404, "no subtask covers key")
     assert filled.get(f"{STATE}/job/{job}/op/by_region/route?key=0")[0] == 400
+    with filled.connect() as connection:
+        connection.execute("ALTER SYSTEM SET workers = 3")
+    moved = filled.json(f"{STATE}/job/{job}/topology_version")["version"]
+    assert moved > version, "keys are with other workers"
     filled.restart(workers=3)
-    assert filled.json(f"{STATE}/job/{job}/topology_version")["version"] > version
+    assert filled.json(f"{STATE}/job/{job}/topology_version")["version"] > moved
 
 
 def test_scans_have_a_limit_and_say_when_there_is_more(filled):

@@ -210,21 +210,8 @@ pub(super) async fn subtask_scan(
     path: Parts<(String, String, String)>,
     RawQuery(query): RawQuery,
 ) -> Answer<Response> {
-    let (role, subtask, slot) = parts(path)?;
-    let subtask = number("subtask", &subtask)?;
-    let found = operator(&shared, None, &role, Some(subtask))?;
-    entries(&found, &scanned(&shared, &found, Some(subtask), &slot, query.as_deref()).await?)
-}
-
-/// `GET …/job/{job}/op/{role}/json/{slot}/scan`.
-pub(super) async fn job_scan(
-    State(shared): State<Shared>,
-    path: Parts<(String, String, String)>,
-    RawQuery(query): RawQuery,
-) -> Answer<Response> {
-    let (job, role, slot) = parts(path)?;
-    let found = operator(&shared, Some(job_id(&job)?), &role, None)?;
-    entries(&found, &scanned(&shared, &found, None, &slot, query.as_deref()).await?)
+    let (found, scanned) = scan_of_subtask(&shared, parts(path)?, query.as_deref()).await?;
+    entries(&found, &scanned)
 }
 
 /// `GET …/op/{role}/subtask/{n}/json/{slot}/scan.arrow`.
@@ -233,10 +220,18 @@ pub(super) async fn subtask_scan_arrow(
     path: Parts<(String, String, String)>,
     RawQuery(query): RawQuery,
 ) -> Answer<Response> {
-    let (role, subtask, slot) = parts(path)?;
-    let subtask = number("subtask", &subtask)?;
-    let found = operator(&shared, None, &role, Some(subtask))?;
-    stream(&found, &scanned(&shared, &found, Some(subtask), &slot, query.as_deref()).await?)
+    let (found, scanned) = scan_of_subtask(&shared, parts(path)?, query.as_deref()).await?;
+    stream(&found, &scanned)
+}
+
+/// `GET …/job/{job}/op/{role}/json/{slot}/scan`.
+pub(super) async fn job_scan(
+    State(shared): State<Shared>,
+    path: Parts<(String, String, String)>,
+    RawQuery(query): RawQuery,
+) -> Answer<Response> {
+    let (found, scanned) = scan_of_job(&shared, parts(path)?, query.as_deref()).await?;
+    entries(&found, &scanned)
 }
 
 /// `GET …/job/{job}/op/{role}/json/{slot}/scan.arrow`.
@@ -245,9 +240,29 @@ pub(super) async fn job_scan_arrow(
     path: Parts<(String, String, String)>,
     RawQuery(query): RawQuery,
 ) -> Answer<Response> {
-    let (job, role, slot) = parts(path)?;
-    let found = operator(&shared, Some(job_id(&job)?), &role, None)?;
-    stream(&found, &scanned(&shared, &found, None, &slot, query.as_deref()).await?)
+    let (found, scanned) = scan_of_job(&shared, parts(path)?, query.as_deref()).await?;
+    stream(&found, &scanned)
+}
+
+async fn scan_of_subtask(
+    shared: &Shared,
+    (role, subtask, slot): (String, String, String),
+    query: Option<&str>,
+) -> Answer<(Queryable, Scanned)> {
+    let subtask = Some(number("subtask", &subtask)?);
+    let found = operator(shared, None, &role, subtask)?;
+    let scanned = scanned(shared, &found, subtask, &slot, query).await?;
+    Ok((found, scanned))
+}
+
+async fn scan_of_job(
+    shared: &Shared,
+    (job, role, slot): (String, String, String),
+    query: Option<&str>,
+) -> Answer<(Queryable, Scanned)> {
+    let found = operator(shared, Some(job_id(&job)?), &role, None)?;
+    let scanned = scanned(shared, &found, None, &slot, query).await?;
+    Ok((found, scanned))
 }
 
 /// What a scan has found.
