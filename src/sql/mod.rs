@@ -13,6 +13,7 @@
 mod aggregates;
 mod alter;
 mod arithmetic;
+mod bounded_functions;
 mod cast_text;
 mod casts;
 mod catalog_queries;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, IntervalUnit, SchemaRef, TimeUnit};
 use datafusion::common::config::Dialect;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, TableReference};
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Projection};
@@ -34,7 +35,7 @@ use super::view_checks;
 use super::windows;
 use super::zoned;
 use crate::exec::plan::{EventTime, JobPlan};
-use crate::types::{Error, RelationId, Result, SqlState};
+use crate::types::{Error, Limit, Limits, RelationId, Result, SqlState};
 
 /// The schema of names without one.
 pub const DEFAULT_SCHEMA: &str = "public";
@@ -219,8 +220,39 @@ async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<Logica
             return Err(locate(ours, query));
         }
     };
+    with_stack(|| check_subqueries(state, &plan)).map_err(|error| locate(error, query))?;
     with_stack(|| null_aware::check(&plan)).map_err(|error| locate(error, query))?;
     with_stack(|| meaning::apply(plan)).map_err(|error| locate(from_datafusion(&error), query))
+}
+
+/// The analysis of a subquery in an expression takes twice as long as that of the query around it: DataFusion's type coercion
+/// goes through it by itself and as a part of the whole.
+///
+/// # Errors
+/// 54001 when they are nested too deeply.
+fn check_subqueries(state: &SessionState, plan: &LogicalPlan) -> Result<()> {
+    let limits = state.config().get_extension::<Limits>().unwrap_or_default();
+    let most = limits.size(Limit::SqlSubqueries);
+    let levels = subquery_levels(plan).map_err(|error| from_datafusion(&error))?;
+    if levels <= most {
+        return Ok(());
+    }
+    let message = format!("subqueries in expressions are nested {levels} deep: the limit is {most} levels");
+    Err(limits
+        .exceeded(Limit::SqlSubqueries, message)
+        .hint("Join with the subquery in FROM, or make a materialized view of it."))
+}
+
+fn subquery_levels(plan: &LogicalPlan) -> datafusion::error::Result<usize> {
+    let mut levels = 0;
+    plan.apply(|node| {
+        node.apply_subqueries(|subquery| {
+            levels = levels.max(1 + subquery_levels(subquery)?);
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(levels)
 }
 
 fn table_names(state: &SessionState) -> Vec<String> {
