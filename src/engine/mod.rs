@@ -25,6 +25,7 @@ mod ddl;
 mod define;
 mod dml;
 mod errors;
+mod event_times;
 mod feeds;
 mod installed;
 mod interrupt;

@@ -57,6 +57,7 @@ pub(crate) fn schema(session: &Session, show: &Show) -> Result<SchemaRef> {
         Show::Jobs => jobs_schema(),
         Show::Sources => system_table("sources")?.schema(),
         Show::Checkpoints => system_table("checkpoints")?.schema(),
+        Show::Watermarks => system_table("watermarks")?.schema(),
         Show::Create(_, _) => schema_of(&[("name", text.clone()), ("create_statement", text)]),
         Show::Variable(name) if name == "all" => settings_schema(),
         Show::Variable(name) => schema_of(&[(session.settings().show(name)?.0, text)]),
@@ -132,6 +133,10 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
             let found = system_table("checkpoints")?.rows(session.engine())?;
             rows(schema, found.columns().to_vec(), "SHOW")
         }
+        Show::Watermarks => {
+            let found = system_table("watermarks")?.rows(session.engine())?;
+            rows(schema, found.columns().to_vec(), "SHOW")
+        }
         Show::Create(kind, name) => {
             let object = find(session, name)?;
             check_kind(&object, *kind, name)?;
@@ -147,13 +152,15 @@ fn system_table(name: &str) -> Result<&'static system_tables::SystemTable> {
 }
 
 fn is_table(kind: catalog::ObjectKind) -> bool {
-    matches!(kind, catalog::ObjectKind::Table | catalog::ObjectKind::Errors)
+    matches!(kind, catalog::ObjectKind::Table | catalog::ObjectKind::Errors | catalog::ObjectKind::Late)
 }
 
 fn object_columns(session: &Session, of: impl Fn(catalog::ObjectKind) -> bool) -> Vec<ArrayRef> {
     let catalog = session.engine().catalog();
     // The errors of views are found by their names; listed, they would hide the tables.
-    let listed = |object: &&Arc<Object>| of(object.kind) && !matches!(object.definition, Definition::RowErrors(_));
+    let listed = |object: &&Arc<Object>| {
+        of(object.kind) && !matches!(object.definition, Definition::RowErrors(_) | Definition::LateRows(_))
+    };
     let mut objects: Vec<&Arc<Object>> = catalog.objects().filter(listed).collect();
     objects.sort_by(|left, right| (&left.schema, &left.name).cmp(&(&right.schema, &right.name)));
     vec![
@@ -234,7 +241,7 @@ fn check_kind(object: &Object, wanted: ObjectKind, name: &Name) -> Result<()> {
     if fits {
         return Ok(());
     }
-    if object.kind == catalog::ObjectKind::Errors {
+    if matches!(object.kind, catalog::ObjectKind::Errors | catalog::ObjectKind::Late) {
         return Err(Error::new(SqlState::WrongObjectType, format!("\"{}\" was made with its table", object.name))
             .hint("Use SHOW CREATE TABLE with the table's name.")
             .position(name.position));
@@ -272,6 +279,8 @@ pub(crate) fn describe(session: &Session, describe: &Describe) -> Result<Answer>
         | Definition::Sink(_)
         | Definition::Errors(_)
         | Definition::RowErrors(_)
+        | Definition::LateRows(_)
+        | Definition::Late(_)
         | Definition::Broken(_) => None,
     };
     let of_table = |index: usize| table.and_then(|table| table.columns.get(index));
@@ -316,7 +325,7 @@ pub(crate) async fn explain(session: &Session, explain: &Explain, interrupt: &In
                     Ok(plan.display_indent().to_string().lines().map(str::to_owned).collect::<Vec<String>>())
                 }
                 Explain::View(view) => {
-                    let planned = sql::plan_view(&state, &view.query, &view.columns, &relations).await?;
+                    let planned = sql::plan_view(&state, &view.query, &view.columns, view.emit, &relations).await?;
                     let catalog = relations.catalog();
                     let names = catalog.objects().map(|object| (object.id, object.qualified_name())).collect();
                     Ok(sql::explain_job(&planned.plan, &names))

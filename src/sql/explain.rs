@@ -55,7 +55,9 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, String>
             format!("[{}]", parts.join(", "))
         }
         OperatorSpec::Filter { predicate } => predicate.to_string(),
-        OperatorSpec::Union | OperatorSpec::Unnest(_) | OperatorSpec::Latest => format!("[{}]", columns(node)),
+        OperatorSpec::Union | OperatorSpec::Unnest(_) | OperatorSpec::Latest | OperatorSpec::Hold => {
+            format!("[{}]", columns(node))
+        }
         OperatorSpec::Aggregate { keys, aggregates } => {
             let keys: Vec<String> = keys.iter().map(|key| input_name(*key)).collect();
             let calls: Vec<String> = aggregates.iter().map(|call| call_text(call, &input_name)).collect();
@@ -108,7 +110,15 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, String>
             if parts.is_empty() { "every pair".to_owned() } else { format!("on {}", parts.join(" AND ")) }
         }
     };
-    format!("{} {what} ({})", node.operator.name(), node.path)
+    let closing = match node.closing.first() {
+        Some(closing) if closing.last_only => format!("; once, when {} is over", input_name(closing.column)),
+        Some(_) if matches!(node.operator, OperatorSpec::Join(_)) => {
+            "; forgets what finds no partner any more".to_owned()
+        }
+        Some(closing) => format!("; forgets what is over by {}", input_name(closing.column)),
+        None => String::new(),
+    };
+    format!("{} {what}{closing} ({})", node.operator.name(), node.path)
 }
 
 fn columns(node: &PlanNode) -> String {

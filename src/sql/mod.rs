@@ -21,6 +21,8 @@ mod create;
 mod create_sink;
 mod dialect;
 mod errors;
+mod event_clauses;
+mod event_time;
 mod exists;
 mod explain;
 mod functions;
@@ -76,9 +78,10 @@ pub(crate) use reader::object_name;
 pub(crate) use session_statements::table_query;
 pub use statement::{
     Alter, ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateMaterializedView,
-    CreateSink, CreateTable, CreateView, CursorStatement, CursorSubject, Describe, Discard, Drop, Explain, Fetch,
+    CreateSink, CreateTable, CreateView, CursorStatement, CursorSubject, Describe, Discard, Drop, Emit, Explain, Fetch,
     JobAction, JobCommand, Name, ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement,
-    StatementKind, Subscribe, Transaction, TransactionModes,
+    StatementKind, Subscribe, Transaction, TransactionModes, WatermarkClause,
 };
 pub use types::sql_name;
+pub(crate) use windows::rewrite as rewrite_windows;
 pub use zone::{SessionZone, set_zone};
