@@ -25,6 +25,7 @@ mod ddl;
 mod define;
 mod dml;
 mod errors;
+mod explain;
 mod feeds;
 mod installed;
 mod interrupt;

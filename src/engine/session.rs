@@ -27,7 +27,7 @@ use super::settings::{ReadMode, Settings};
 use super::sql_cursors::Cursors;
 use super::subscribe::Subscribed;
 use super::transaction::{Block, TransactionStatus};
-use super::{alter, ddl, dml, read, show, sink_ddl};
+use super::{alter, ddl, dml, explain, read, show, sink_ddl};
 
 /// One client's state: settings, what it prepared, its transaction block, and the times it has seen.
 pub struct Session {
@@ -279,7 +279,7 @@ impl Session {
             StatementKind::Subscribe(subscribe) => {
                 Ok(Some(SchemaRef::clone(Subscribed::of(&self.engine, subscribe)?.schema())))
             }
-            StatementKind::Explain(_) => Ok(Some(show::explain_schema())),
+            StatementKind::Explain(_) => Ok(Some(explain::schema())),
             StatementKind::Show(what) => show::schema(self, what).map(Some),
             StatementKind::Describe(_) => Ok(Some(show::describe_schema())),
             StatementKind::Prepared(PreparedStatement::Execute { name, .. }) => {
@@ -373,7 +373,13 @@ impl Session {
             | StatementKind::Update(_)
             | StatementKind::Delete(_)
             | StatementKind::Truncate(_) => dml::execute(self, kind, interrupt).await,
-            StatementKind::Explain(explain) => show::explain(self, explain, interrupt).await,
+            StatementKind::Explain(what) => match what.as_ref() {
+                sql::Explain::Analyze(query) => {
+                    let opened = self.open(query, interrupt).await?;
+                    explain::analyze(opened, interrupt).await
+                }
+                what => explain::explain(self, what, interrupt).await,
+            },
             StatementKind::Show(what) => show::show(self, what),
             StatementKind::Describe(describe) => show::describe(self, describe),
             StatementKind::Set(set) => self.set(set),

@@ -1,4 +1,4 @@
-//! What the catalog and the coordinator know, as rows: SHOW, DESCRIBE, EXPLAIN.
+//! What the catalog and the coordinator know, as rows: SHOW, DESCRIBE.
 
 use std::sync::Arc;
 
@@ -7,13 +7,12 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 
 use crate::catalog::{self, Definition, Object};
-use crate::sql::{self, Describe, Explain, Name, ObjectKind, Show};
+use crate::sql::{Describe, Name, ObjectKind, Show};
 use crate::types::{Error, Limit, Limits, Result, SqlState};
 
 use super::api::{Answer, JobInfo, Tag};
 use super::database::columns;
 use super::ddl::no_object;
-use super::interrupt::Interrupt;
 use super::session::Session;
 use super::settings::Settings;
 use super::system_tables;
@@ -28,7 +27,7 @@ fn texts<T: Into<String>>(values: impl IntoIterator<Item = T>) -> ArrayRef {
     Arc::new(StringArray::from_iter_values(values.into_iter().map(Into::into)))
 }
 
-fn rows(schema: SchemaRef, columns: Vec<ArrayRef>, tag: &'static str) -> Result<Answer> {
+pub(super) fn rows(schema: SchemaRef, columns: Vec<ArrayRef>, tag: &'static str) -> Result<Answer> {
     let batch = RecordBatch::try_new(Arc::clone(&schema), columns)?;
     let stream = futures::stream::iter([Ok(batch)]);
     let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&schema), stream));
@@ -215,7 +214,11 @@ pub(crate) fn job_columns(jobs: &[JobInfo]) -> Vec<ArrayRef> {
     ]
 }
 
-fn find(session: &Session, name: &Name) -> Result<Arc<Object>> {
+/// The relation that a statement names.
+///
+/// # Errors
+/// 42P01.
+pub(super) fn find(session: &Session, name: &Name) -> Result<Arc<Object>> {
     let catalog = session.engine().catalog();
     catalog
         .find(name.schema.as_deref(), &name.name)
@@ -289,40 +292,4 @@ pub(crate) fn describe(session: &Session, describe: &Describe) -> Result<Answer>
         Arc::new(default),
     ];
     rows(describe_schema(), arrays, "DESCRIBE")
-}
-
-/// The columns of an EXPLAIN's answer.
-pub(crate) fn explain_schema() -> SchemaRef {
-    schema_of(&[("QUERY PLAN", DataType::Utf8)])
-}
-
-/// `EXPLAIN`: plans and runs nothing.
-///
-/// # Errors
-/// Those of planning.
-pub(crate) async fn explain(session: &Session, explain: &Explain, interrupt: &Interrupt) -> Result<Answer> {
-    let relations = match explain {
-        Explain::Query(_) => session.relations(),
-        Explain::View(_) => session.definitions(),
-    };
-    let explain = explain.clone();
-    let lines = interrupt
-        .run(async move {
-            let state = relations.state();
-            match explain {
-                Explain::Query(query) => {
-                    let plan = sql::plan_query(&state, &query).await?;
-                    let plan = state.optimize(&plan).map_err(crate::engine::error_of)?;
-                    Ok(plan.display_indent().to_string().lines().map(str::to_owned).collect::<Vec<String>>())
-                }
-                Explain::View(view) => {
-                    let planned = sql::plan_view(&state, &view.query, &view.columns, &relations).await?;
-                    let catalog = relations.catalog();
-                    let names = catalog.objects().map(|object| (object.id, object.qualified_name())).collect();
-                    Ok(sql::explain_job(&planned.plan, &names))
-                }
-            }
-        })
-        .await?;
-    rows(explain_schema(), vec![texts(lines)], "EXPLAIN")
 }

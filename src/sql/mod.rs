@@ -58,7 +58,7 @@ pub use casts::{cast, cast_array, cast_array_in};
 pub use catalog_queries::{reads_settings, resolve_settings};
 pub use create_sink::{assigned, query, show_create as show_create_sink};
 pub use errors::{from_datafusion, to_datafusion};
-pub use explain::explain_job;
+pub use explain::{ImportedRelation, explain_job};
 pub use names::{quoted as quoted_name, shown_name};
 pub use parameters::{
     Parameter, bind, bound_literal, cast_expression, parameter_index, parameter_places, parameter_types,

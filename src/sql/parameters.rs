@@ -39,8 +39,9 @@ fn walk<V: Visitor>(kind: &StatementKind, visitor: &mut V) -> ControlFlow<V::Bre
         StatementKind::CreateView(view) => view.query.visit(visitor),
         StatementKind::CreateMaterializedView(view) => view.query.visit(visitor),
         StatementKind::Explain(explain) => match explain.as_ref() {
-            Explain::Query(query) => query.visit(visitor),
+            Explain::Query(query) | Explain::Analyze(query) => query.visit(visitor),
             Explain::View(view) => view.query.visit(visitor),
+            Explain::Job { .. } => ControlFlow::Continue(()),
         },
         StatementKind::Cursor(CursorStatement::Declare { of: CursorSubject::Query(query), .. }) => query.visit(visitor),
         StatementKind::Prepared(PreparedStatement::Execute { arguments, .. }) => arguments.visit(visitor),
@@ -59,8 +60,8 @@ fn walk_mut<V: VisitorMut>(kind: &mut StatementKind, visitor: &mut V) -> Control
         StatementKind::Update(update) => update.visit(visitor),
         StatementKind::Delete(delete) => delete.visit(visitor),
         StatementKind::Explain(explain) => match explain.as_mut() {
-            Explain::Query(query) => query.visit(visitor),
-            Explain::View(_) => ControlFlow::Continue(()),
+            Explain::Query(query) | Explain::Analyze(query) => query.visit(visitor),
+            Explain::View(_) | Explain::Job { .. } => ControlFlow::Continue(()),
         },
         StatementKind::Cursor(CursorStatement::Declare { of: CursorSubject::Query(query), .. }) => query.visit(visitor),
         StatementKind::Copy(copy) => match &mut copy.subject {

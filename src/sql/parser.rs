@@ -304,34 +304,71 @@ fn object_kind(reader: &mut Reader<'_>) -> Option<ObjectKind> {
     }
 }
 
+const EXPLAIN_HINT: &str =
+    "Write EXPLAIN [ANALYZE] SELECT …, EXPLAIN [ANALYZE] v, or EXPLAIN CREATE MATERIALIZED VIEW v AS SELECT ….";
+
 fn explain(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
     reader.expect(&["EXPLAIN"])?;
     let at = reader.here();
-    let option = match reader.peek() {
-        Some(word) if word == "VERBOSE" => Some("EXPLAIN VERBOSE"),
-        // `EXPLAIN (SELECT …)` is a query in parentheses.
-        None if reader.parser.peek_token_ref().token == Token::LParen => {
-            let inside = super::tokens::word(reader.parser.peek_nth_token_ref(1));
-            let query = inside.is_none_or(|word| matches!(word.as_str(), "SELECT" | "WITH" | "VALUES" | "TABLE"));
-            (!query).then_some("EXPLAIN with options")
-        }
-        _ => None,
-    };
-    if let Some(option) = option {
-        return Err(Error::unsupported(format!("{option} is not supported"))
-            .hint("Write EXPLAIN SELECT … or EXPLAIN CREATE MATERIALIZED VIEW v AS SELECT ….")
-            .position(at));
+    let analyze = explain_options(reader)?;
+    let kind = reader.eat(&["MATERIALIZED", "VIEW"]) || reader.eat(&["SINK"]);
+    if kind || names_an_object(reader) {
+        return Ok(StatementKind::Explain(Box::new(Explain::Job { name: reader.name()?, analyze })));
     }
-    let explained = statement(reader, text)?;
-    Ok(StatementKind::Explain(Box::new(match explained {
-        StatementKind::Query(query) => Explain::Query(query),
-        StatementKind::CreateMaterializedView(view) => Explain::View(view),
-        _ => {
-            return Err(Error::unsupported("EXPLAIN of this statement is not supported")
-                .hint("Write EXPLAIN SELECT … or EXPLAIN CREATE MATERIALIZED VIEW v AS SELECT ….")
+    let explained = match (statement(reader, text)?, analyze) {
+        (StatementKind::Query(query), false) => Explain::Query(query),
+        (StatementKind::Query(query), true) => Explain::Analyze(query),
+        (StatementKind::CreateMaterializedView(view), false) => Explain::View(view),
+        (StatementKind::CreateMaterializedView(view), true) => {
+            let hint = format!("Create it first, then write EXPLAIN ANALYZE {}.", view.name.to_sql());
+            return Err(Error::unsupported("EXPLAIN ANALYZE of a view that is not there yet is not supported")
+                .hint(hint)
                 .position(at));
         }
-    })))
+        _ => {
+            return Err(Error::unsupported("EXPLAIN of this statement is not supported")
+                .hint(EXPLAIN_HINT)
+                .position(at));
+        }
+    };
+    Ok(StatementKind::Explain(Box::new(explained)))
+}
+
+/// Reads `ANALYZE` or `(ANALYZE [true|false])`: whether it is said.
+fn explain_options(reader: &mut Reader<'_>) -> Result<bool> {
+    let at = reader.here();
+    let refuse =
+        |what: &str| Err(Error::unsupported(format!("{what} is not supported")).hint(EXPLAIN_HINT).position(at));
+    let analyze = reader.eat(&["ANALYZE"]);
+    if reader.at(&["VERBOSE"]) {
+        return refuse("EXPLAIN VERBOSE");
+    }
+    if analyze || reader.parser.peek_token_ref().token != Token::LParen {
+        return Ok(analyze);
+    }
+    match tokens::word(reader.parser.peek_nth_token_ref(1)).as_deref() {
+        // `EXPLAIN (SELECT …)` is a query in parentheses.
+        None | Some("SELECT" | "WITH" | "VALUES" | "TABLE") => return Ok(false),
+        Some("ANALYZE") => {}
+        Some(_) => return refuse("EXPLAIN with this option"),
+    }
+    reader.expect_token(&Token::LParen)?;
+    reader.expect(&["ANALYZE"])?;
+    let off = reader.eat(&["FALSE"]) || reader.eat(&["OFF"]);
+    if !off {
+        let _ = reader.eat(&["TRUE"]) || reader.eat(&["ON"]);
+    }
+    if !reader.eat_token(&Token::RParen) {
+        return refuse("EXPLAIN with more options than ANALYZE");
+    }
+    Ok(!off)
+}
+
+/// True when a name is all that is left.
+fn names_an_object(reader: &Reader<'_>) -> bool {
+    let name = matches!(reader.parser.peek_token_ref().token, Token::Word(_))
+        && reader.peek().is_none_or(|word| !VERBS.contains(&word.as_str()));
+    name && matches!(reader.parser.peek_nth_token_ref(1).token, Token::Period | Token::EOF)
 }
 
 fn show(reader: &mut Reader<'_>) -> Result<StatementKind> {

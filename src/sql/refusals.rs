@@ -64,7 +64,6 @@ const STATEMENTS: &[(&[&str], &str, &str)] = &[
     (&["DO"], "DO", "Send the statements one after another."),
     (&["LOAD"], "LOAD", "Use a table WITH (connector = 'file', …)."),
     (&["USE"], "USE", "There is one database; write schema.name."),
-    (&["EXPLAIN", "ANALYZE"], "EXPLAIN ANALYZE", "Write EXPLAIN without ANALYZE."),
     (&["SHOW", "WATERMARKS"], "SHOW WATERMARKS", "Write SHOW JOBS."),
     (&["SHOW", "COLUMNS"], "SHOW COLUMNS", "Write DESCRIBE t."),
     (&["SHOW", "DATABASES"], "SHOW DATABASES", "There is one database, clink."),

@@ -288,8 +288,17 @@ pub struct Drop {
 pub enum Explain {
     /// The plan of a statement that answers once.
     Query(Box<ast::Query>),
+    /// The same, after it ran: with what its parts did.
+    Analyze(Box<ast::Query>),
     /// The plan of a standing query.
     View(CreateMaterializedView),
+    /// The plan of a view or sink that is there.
+    Job {
+        /// Its name.
+        name: Name,
+        /// With what its operators did and keep.
+        analyze: bool,
+    },
 }
 
 /// `SHOW`.
