@@ -15,7 +15,7 @@ mod version;
 
 pub use log::{CatalogLog, Change, ObjectRecord};
 pub use objects::{
-    Definition, MaterializedView, Object, ObjectKind, SinkDefinition, Table, TableColumn, View, errors_name,
+    Definition, FunctionDefinition, MaterializedView, Object, ObjectKind, SinkDefinition, Table, TableColumn, View, errors_name,
     errors_schema,
 };
 pub use store::CatalogStore;

@@ -19,6 +19,7 @@ use super::computed::{ComputedSource, Filled};
 use super::coordinator::{RelationKind, RelationSpec};
 use super::database::Engine;
 use super::dml::assign;
+use super::functions;
 use super::relations::Relations;
 
 /// What a CREATE statement means.
@@ -186,7 +187,7 @@ pub(crate) fn table(engine: &Engine, relations: &Relations, create: &CreateTable
             definition: Definition::Table(table),
             kind: Some(kind),
             source: None,
-            depends_on: Vec::new(),
+            depends_on: functions::called_by_columns(relations.catalog(), create),
             notices: Vec::new(),
         });
     }
@@ -243,7 +244,7 @@ pub(crate) fn table(engine: &Engine, relations: &Relations, create: &CreateTable
         definition: Definition::Table(table),
         kind: source.clone().map(|source| RelationKind::External { source, key }),
         source,
-        depends_on: Vec::new(),
+        depends_on: functions::called_by_columns(relations.catalog(), create),
         notices,
     })
 }
@@ -296,7 +297,7 @@ pub(crate) async fn materialized_view(relations: &Relations, create: &CreateMate
     })
 }
 
-/// The catalog's relations that a query names, plain views included, each once.
+/// The catalog's relations and functions that a query names, plain views included, each once.
 pub(crate) fn named_relations(relations: &Relations, query: &ast::Query) -> Result<Vec<RelationId>> {
     let statement = PlannerStatement::Statement(Box::new(ast::Statement::Query(Box::new(query.clone()))));
     let (names, _) = resolve_table_references(&statement, true).map_err(crate::engine::error_of)?;
@@ -305,6 +306,7 @@ pub(crate) fn named_relations(relations: &Relations, query: &ast::Query) -> Resu
         .filter_map(|name| relations.catalog().find(name.schema(), name.table()))
         .map(|object| object.id)
         .collect();
+    found.extend(functions::called(relations.catalog(), query));
     found.sort_unstable();
     found.dedup();
     Ok(found)

@@ -27,6 +27,7 @@ mod dml;
 mod errors;
 mod explain;
 mod feeds;
+mod functions;
 mod installed;
 mod interrupt;
 mod lookup;

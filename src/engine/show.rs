@@ -7,12 +7,13 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 
 use crate::catalog::{self, Definition, Object};
-use crate::sql::{Describe, Name, ObjectKind, Show};
+use crate::sql::{Describe, Name, ObjectKind, Show, sql_name};
 use crate::types::{Error, Limit, Limits, Result, SqlState};
 
 use super::api::{Answer, JobInfo, Tag};
 use super::database::columns;
 use super::ddl::no_object;
+use super::functions;
 use super::session::Session;
 use super::settings::Settings;
 use super::system_tables;
@@ -55,6 +56,12 @@ pub(crate) fn schema(session: &Session, show: &Show) -> Result<SchemaRef> {
         ]),
         Show::Jobs => jobs_schema(),
         Show::Sources => system_table("sources")?.schema(),
+        Show::Functions => schema_of(&[
+            ("schema", text.clone()),
+            ("name", text.clone()),
+            ("arguments", text.clone()),
+            ("returns", text),
+        ]),
         Show::Checkpoints => system_table("checkpoints")?.schema(),
         Show::Create(_, _) => schema_of(&[("name", text.clone()), ("create_statement", text)]),
         Show::Variable(name) if name == "all" => settings_schema(),
@@ -131,6 +138,11 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
             let found = system_table("checkpoints")?.rows(session.engine())?;
             rows(schema, found.columns().to_vec(), "SHOW")
         }
+        Show::Functions => rows(schema, function_columns(session), "SHOW"),
+        Show::Create(ObjectKind::Function, name) => {
+            let object = functions::find(&session.engine().catalog(), name)?;
+            rows(schema, vec![texts([object.qualified_name()]), texts([object.text.as_str()])], "SHOW")
+        }
         Show::Create(kind, name) => {
             let object = find(session, name)?;
             check_kind(&object, *kind, name)?;
@@ -159,6 +171,24 @@ fn object_columns(session: &Session, of: impl Fn(catalog::ObjectKind) -> bool) -
         texts(objects.iter().map(|object| object.schema.as_str())),
         texts(objects.iter().map(|object| object.name.as_str())),
         texts(objects.iter().map(|object| if object.is_external() { "source" } else { object.kind.name() })),
+    ]
+}
+
+fn function_columns(session: &Session) -> Vec<ArrayRef> {
+    let catalog = session.engine().catalog();
+    let functions: Vec<&Arc<Object>> = catalog.functions().collect();
+    // One whose text could not be planned has a name alone.
+    let of = |object: &Object, text: fn(&catalog::FunctionDefinition) -> String| match &object.definition {
+        Definition::Function(function) => Some(text(function)),
+        _ => None,
+    };
+    let parameters = functions.iter().map(|object| of(object, functions::parameters_text));
+    let returns = functions.iter().map(|object| of(object, |function| sql_name(&function.returns)));
+    vec![
+        texts(functions.iter().map(|object| object.schema.as_str())),
+        texts(functions.iter().map(|object| object.name.as_str())),
+        Arc::new(parameters.collect::<StringArray>()),
+        Arc::new(returns.collect::<StringArray>()),
     ]
 }
 
@@ -232,7 +262,7 @@ fn check_kind(object: &Object, wanted: ObjectKind, name: &Name) -> Result<()> {
         ObjectKind::View => object.kind == catalog::ObjectKind::View,
         ObjectKind::MaterializedView => object.kind == catalog::ObjectKind::MaterializedView,
         ObjectKind::Sink => object.kind == catalog::ObjectKind::Sink,
-        ObjectKind::Schema => false,
+        ObjectKind::Schema | ObjectKind::Function => false,
     };
     if fits {
         return Ok(());
@@ -273,6 +303,7 @@ pub(crate) fn describe(session: &Session, describe: &Describe) -> Result<Answer>
         Definition::View(_)
         | Definition::MaterializedView(_)
         | Definition::Sink(_)
+        | Definition::Function(_)
         | Definition::Errors(_)
         | Definition::RowErrors(_)
         | Definition::Broken(_) => None,

@@ -17,6 +17,7 @@ mod cast_text;
 mod casts;
 mod catalog_queries;
 mod create;
+mod create_function;
 mod create_sink;
 mod dialect;
 mod errors;
@@ -35,6 +36,7 @@ mod prune;
 mod query_checks;
 mod reader;
 mod refusals;
+mod scalar_functions;
 mod series;
 mod session_statements;
 pub mod show_create;
@@ -70,11 +72,14 @@ pub use planner::{
     DEFAULT_SCHEMA, PlannedView, RelationInfo, Resolver, configure, plan_computed, plan_expression, plan_plain_view,
     plan_predicate, plan_query, plan_view, session_config, view_columns,
 };
-pub(crate) use reader::object_name;
+pub(crate) use reader::{fold as folded, object_name};
 pub(crate) use session_statements::table_query;
+pub use scalar_functions::{PlannedFunction, called_name, plan_function};
 pub use statement::{
-    Alter, ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateMaterializedView,
+    Alter, ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateFunction,
+    CreateMaterializedView,
     CreateSink, CreateTable, CreateView, CursorStatement, CursorSubject, Describe, Discard, Drop, Explain, Fetch,
+    FunctionParameter, FunctionVolatility,
     JobAction, JobCommand, Name, ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement,
     StatementKind, Subscribe, Transaction, TransactionModes,
 };

@@ -1,10 +1,12 @@
 //! Text to statements.
 
+use arrow::datatypes::DataType;
 use sqlparser::ast;
 use sqlparser::tokenizer::Token;
 
 use super::alter;
 use super::create;
+use super::create_function;
 use super::create_sink;
 use super::errors;
 use super::query_checks;
@@ -251,7 +253,6 @@ fn drop(reader: &mut Reader<'_>) -> Result<StatementKind> {
             if matches!(
                 word.as_str(),
                 "INDEX"
-                    | "FUNCTION"
                     | "PROCEDURE"
                     | "AGGREGATE"
                     | "SEQUENCE"
@@ -270,21 +271,42 @@ fn drop(reader: &mut Reader<'_>) -> Result<StatementKind> {
             ) =>
         {
             Error::unsupported(format!("DROP {word} is not supported"))
-                .hint("Write DROP TABLE, DROP VIEW, DROP MATERIALIZED VIEW, DROP SINK or DROP SCHEMA.")
+                .hint("Write DROP TABLE, DROP VIEW, DROP MATERIALIZED VIEW, DROP SINK, DROP FUNCTION or DROP SCHEMA.")
                 .position(at)
         }
-        _ => reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW, SINK or SCHEMA"),
+        _ => reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW, SINK, FUNCTION or SCHEMA"),
     })?;
     let if_exists = reader.eat(&["IF", "EXISTS"]);
-    let mut names = vec![reader.name()?];
-    while reader.eat_token(&Token::Comma) {
+    let (mut names, mut arguments) = (Vec::new(), Vec::new());
+    loop {
         names.push(reader.name()?);
+        if kind == ObjectKind::Function {
+            arguments.push(argument_types(reader)?);
+        }
+        if !reader.eat_token(&Token::Comma) {
+            break;
+        }
     }
     let cascade = reader.eat(&["CASCADE"]);
     if !cascade {
         let _ = reader.eat(&["RESTRICT"]);
     }
-    Ok(StatementKind::Drop(Drop { kind, source, names, if_exists, cascade }))
+    Ok(StatementKind::Drop(Drop { kind, source, names, arguments, if_exists, cascade }))
+}
+
+/// Reads the types of a function's arguments, if they are there.
+fn argument_types(reader: &mut Reader<'_>) -> Result<Option<Vec<DataType>>> {
+    if !reader.eat_token(&Token::LParen) {
+        return Ok(None);
+    }
+    let mut types = Vec::new();
+    while !reader.eat_token(&Token::RParen) {
+        if !types.is_empty() {
+            reader.expect_token(&Token::Comma)?;
+        }
+        types.push(create_function::type_of(reader)?);
+    }
+    Ok(Some(types))
 }
 
 /// Reads an object's kind if one is next.
@@ -299,6 +321,8 @@ fn object_kind(reader: &mut Reader<'_>) -> Option<ObjectKind> {
         Some(ObjectKind::Sink)
     } else if reader.eat(&["SCHEMA"]) {
         Some(ObjectKind::Schema)
+    } else if reader.eat(&["FUNCTION"]) {
+        Some(ObjectKind::Function)
     } else {
         None
     }
@@ -385,12 +409,14 @@ fn show(reader: &mut Reader<'_>) -> Result<StatementKind> {
         Show::Jobs
     } else if reader.eat(&["SOURCES"]) {
         Show::Sources
+    } else if reader.eat(&["FUNCTIONS"]) {
+        Show::Functions
     } else if reader.eat(&["CHECKPOINTS"]) {
         Show::Checkpoints
     } else if reader.eat(&["CREATE"]) {
         match object_kind(reader) {
             Some(kind) if kind != ObjectKind::Schema => Show::Create(kind, reader.name()?),
-            _ => return Err(reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW or SINK and a name")),
+            _ => return Err(reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW, SINK or FUNCTION and a name")),
         }
     } else if reader.eat(&["TIME", "ZONE"]) {
         Show::Variable("timezone".into())
