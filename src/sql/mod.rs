@@ -27,6 +27,7 @@ mod grouping;
 mod jsonb;
 mod lower;
 mod meaning;
+mod multiplicity;
 mod names;
 mod null_aware;
 mod parameters;

@@ -22,6 +22,7 @@ use super::grouping;
 use super::jsonb;
 use super::lower;
 use super::meaning;
+use super::multiplicity;
 use super::names::{name_columns, shown_name};
 use super::null_aware;
 use super::parser::parse_expression;
@@ -217,7 +218,8 @@ async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<Logica
         }
     };
     with_stack(|| null_aware::check(&plan)).map_err(|error| locate(error, query))?;
-    with_stack(|| meaning::apply(plan)).map_err(|error| locate(from_datafusion(&error), query))
+    with_stack(|| meaning::apply(plan).and_then(multiplicity::counted))
+        .map_err(|error| locate(from_datafusion(&error), query))
 }
 
 fn table_names(state: &SessionState) -> Vec<String> {
