@@ -35,7 +35,8 @@ fn check(operator: &mut dyn Operator, id: OperatorId, expected: &[&str]) {
     close(operator, &mut store, 1, &rows());
     barrier(operator, &mut store);
     let found = slots(&store, id);
-    assert_eq!(found, expected.iter().map(|slot| (*slot).to_owned()).collect());
+    let expected: BTreeSet<String> = expected.iter().map(|slot| (*slot).to_owned()).collect();
+    assert_eq!(found, expected);
     for slot in &found {
         assert!(documented(slot), "{slot} is not in docs/state-layout.md");
     }
