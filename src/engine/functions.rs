@@ -273,6 +273,23 @@ pub(super) fn dropped(catalog: &Catalog, drop: &DropStatement, notices: &mut Vec
     Ok(found)
 }
 
+/// Refuses to drop a table with its rows because a column's expression calls a function.
+///
+/// # Errors
+/// 2BP01.
+pub(super) fn check_tables(dependents: &[Arc<Object>], schemas: &[String]) -> Result<()> {
+    // A table stands on nothing but functions; with its schema it goes for another reason.
+    let tables = dependents.iter().filter(|object| object.kind == catalog::ObjectKind::Table);
+    match tables.into_iter().find(|table| !schemas.contains(&table.schema)) {
+        None => Ok(()),
+        Some(table) => Err(Error::new(
+            SqlState::DependentObjects,
+            format!("cannot drop a function that a column of table {} is computed by", table.name),
+        )
+        .hint(format!("DROP TABLE {} first: CASCADE does not drop rows for a column's expression.", table.name))),
+    }
+}
+
 /// The parameters of a function as SQL writes them.
 pub(crate) fn parameters_text(function: &FunctionDefinition) -> String {
     let written = function.parameters.iter().map(|(name, data_type)| match name {
