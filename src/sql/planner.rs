@@ -218,7 +218,7 @@ async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<Logica
         }
     };
     with_stack(|| null_aware::check(&plan)).map_err(|error| locate(error, query))?;
-    with_stack(|| meaning::apply(plan).and_then(multiplicity::counted))
+    with_stack(|| meaning::apply(plan).and_then(|plan| multiplicity::counted(query, plan)))
         .map_err(|error| locate(from_datafusion(&error), query))
 }
 
