@@ -366,6 +366,20 @@ pub(crate) fn inlined(call: &ScalarFunction, schema: &DFSchema) -> DataFusionRes
     Ok(Some(converted(put_in.data, &body_type, &returns)))
 }
 
+/// The types that a function of SQL takes; none for others.
+pub(crate) fn taken_types(state: &SessionState, name: &ast::ObjectName) -> Vec<DataType> {
+    let parts: Vec<String> = name.0.iter().filter_map(|part| part.as_ident()).map(fold).collect();
+    let called = match parts.as_slice() {
+        [schema, name] => called_name(Some(schema), name),
+        [name] => called_name(None, name),
+        _ => return Vec::new(),
+    };
+    let function = state.scalar_functions().get(&called).and_then(|call| call.inner().downcast_ref::<SqlFunction>());
+    function.map_or_else(Vec::new, |function| {
+        function.parameters.iter().map(|parameter| parameter.data_type.clone()).collect()
+    })
+}
+
 fn converted(value: Expr, from: &DataType, to: &DataType) -> Expr {
     if from == to { value } else { cast(value, from, to) }
 }
