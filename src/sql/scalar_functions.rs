@@ -122,9 +122,15 @@ fn plan(state: &SessionState, create: &CreateFunction) -> Result<PlannedFunction
     Ok(PlannedFunction { function: Arc::new(ScalarUDF::new_from_impl(function)), body_type })
 }
 
-/// Writes `$1` and `f.a` as the names of columns.
+/// Writes `$1` and `f.a` as the names of columns, and refuses subqueries.
 fn name_parameters(expression: &mut ast::Expr, function: &Name, names: &[String]) -> Result<()> {
     let named = visit_expressions_mut(expression, |inner| {
+        if matches!(inner, ast::Expr::Subquery(_) | ast::Expr::Exists { .. } | ast::Expr::InSubquery { .. }) {
+            let at = super::tokens::position(ast::Spanned::span(inner));
+            let error = Error::unsupported("a subquery in a function of SQL is not supported")
+                .hint("Give its value to the function as an argument: f((SELECT max(x) FROM t)).");
+            return ControlFlow::Break(error.position_or(at));
+        }
         match parameter_index(inner) {
             Ok(None) => {}
             Ok(Some(index)) => match names.get(index) {
@@ -153,12 +159,8 @@ fn name_parameters(expression: &mut ast::Expr, function: &Name, names: &[String]
     }
 }
 
-/// Refuses what is more than an expression of the parameters.
+/// Refuses what is computed over more than one row.
 fn check(body: &Expr) -> Result<()> {
-    if lower::has_subquery(body) {
-        return Err(Error::unsupported("a subquery in a function of SQL is not supported")
-            .hint("Give its value to the function as an argument: f((SELECT max(x) FROM t))."));
-    }
     if lower::has_aggregate(body) {
         let message = "aggregates and window functions are not allowed in a function of SQL";
         return Err(Error::new(SqlState::GroupingError, message)
