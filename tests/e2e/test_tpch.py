@@ -4,6 +4,7 @@ import math
 from decimal import Decimal
 
 import duckdb
+import pyarrow
 import pytest
 import tpch
 
@@ -44,7 +45,10 @@ class Both:
         with self.clink.cursor().copy(f"COPY {name} FROM STDIN") as copy:
             for row in rows:
                 copy.write_row(row)
-        self.duckdb.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' * len(rows[0]))})", rows)
+        columns = {f"c{at}": list(values) for at, values in enumerate(zip(*rows))}
+        self.duckdb.register("loaded", pyarrow.table(columns))
+        self.duckdb.execute(f"INSERT INTO {name} SELECT * FROM loaded")
+        self.duckdb.unregister("loaded")
 
     def run(self, statement):
         self.clink.execute(statement)
