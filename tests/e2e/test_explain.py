@@ -40,7 +40,7 @@ def test_a_job_says_what_its_operators_did(filled):
         assert numbers["Filter"][:2] == [4, 3]
         aggregate = numbers["Aggregate"]
         assert aggregate[:2] == [3, 2] and aggregate[3] == 2 and aggregate[4] > 0
-        assert numbers["Result:"[:-1]][3] == 2
+        assert numbers["Result"][3] == 2
         # The same as the table of operators says.
         for path, rows_in, keys in connection.execute(
             "SELECT operator, rows_in, state_keys FROM clink_catalog.operators WHERE job = 'public.v'"
