@@ -7,7 +7,7 @@ use datafusion::logical_expr::ScalarUDF;
 use serde::{Deserialize, Serialize};
 use sqlparser::ast;
 
-use crate::exec::plan::{JobPlan, row_errors_schema};
+use crate::exec::plan::{JobPlan, late_rows_schema, row_errors_schema};
 use crate::types::{Error, RelationId};
 
 /// The kinds of relations.
@@ -27,6 +27,9 @@ pub enum ObjectKind {
     /// The rows of a table with a connector that could not be read, or those for which an expression of a view or sink
     /// failed. It comes and goes with its object.
     Errors,
+    /// The changes that came too late for a view or sink, or, of a table, for all that stands on it. It comes and goes
+    /// with its object.
+    Late,
 }
 
 impl ObjectKind {
@@ -39,6 +42,7 @@ impl ObjectKind {
             ObjectKind::Sink => "sink",
             ObjectKind::Function => "function",
             ObjectKind::Errors => "errors table",
+            ObjectKind::Late => "table of late rows",
         }
     }
 
@@ -51,7 +55,7 @@ impl ObjectKind {
             ObjectKind::Sink => "SINK",
             ObjectKind::Function => "FUNCTION",
             // No statement names it: its object's does.
-            ObjectKind::Errors => "TABLE",
+            ObjectKind::Errors | ObjectKind::Late => "TABLE",
         }
     }
 }
@@ -73,6 +77,8 @@ pub struct Object {
     pub text: String,
     /// The number of its errors relation, if it has one.
     pub errors: Option<RelationId>,
+    /// The number of its relation of late rows, if it has one.
+    pub late: Option<RelationId>,
     /// What the text means.
     pub definition: Definition,
 }
@@ -94,6 +100,10 @@ pub enum Definition {
     Errors(RelationId),
     /// The rows for which an expression of this view or sink failed.
     RowErrors(RelationId),
+    /// The changes that came too late for this view or sink.
+    LateRows(RelationId),
+    /// The changes that came too late for what stands on this table.
+    Late(RelationId),
     /// The text could not be planned when the database was opened; reads fail with the reason.
     Broken(Error),
 }
@@ -111,6 +121,9 @@ pub struct Table {
     pub append_only: bool,
     /// The connector's name; `None` for an ordinary table.
     pub connector: Option<String>,
+    /// Its column of event time, and how much longer than the watermark says windows over it can be changed, in
+    /// microseconds.
+    pub event_time: Option<(usize, i64)>,
 }
 
 impl Table {
@@ -118,7 +131,7 @@ impl Table {
     pub fn new(columns: Vec<TableColumn>, key: Vec<usize>, append_only: bool, connector: Option<String>) -> Table {
         let fields: Vec<Field> =
             columns.iter().map(|column| Field::new(&column.name, column.data_type.clone(), column.nullable)).collect();
-        Table { columns, row_schema: Arc::new(Schema::new(fields)), key, append_only, connector }
+        Table { columns, row_schema: Arc::new(Schema::new(fields)), key, append_only, connector, event_time: None }
     }
 }
 
@@ -194,6 +207,21 @@ pub fn errors_schema() -> SchemaRef {
     Arc::clone(&SCHEMA)
 }
 
+/// The name of the relation of late rows of a relation.
+pub fn late_name(name: &str) -> String {
+    format!("{name}_late")
+}
+
+/// The columns of a table's relation of late rows: the view or sink, and those of its own.
+pub fn late_schema() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        let mut fields = vec![Arc::new(Field::new("view", DataType::Utf8, false))];
+        fields.extend(late_rows_schema().fields().iter().cloned());
+        Arc::new(Schema::new(fields))
+    });
+    Arc::clone(&SCHEMA)
+}
+
 /// The name of the errors relation of a relation.
 pub fn errors_name(name: &str) -> String {
     format!("{name}_errors")
@@ -210,11 +238,35 @@ impl Object {
             depends_on: vec![self.id],
             text: String::new(),
             errors: None,
+            late: None,
             definition: match self.kind {
                 ObjectKind::Table => Definition::Errors(self.id),
                 _ => Definition::RowErrors(self.id),
             },
         })
+    }
+
+    /// Its relation of late rows as an object of its own, if it has one.
+    pub fn late_object(&self) -> Option<Object> {
+        self.late.map(|id| Object {
+            id,
+            schema: self.schema.clone(),
+            name: late_name(&self.name),
+            kind: ObjectKind::Late,
+            depends_on: vec![self.id],
+            text: String::new(),
+            errors: None,
+            late: None,
+            definition: match self.kind {
+                ObjectKind::Table => Definition::Late(self.id),
+                _ => Definition::LateRows(self.id),
+            },
+        })
+    }
+
+    /// The numbers of the relations that come and go with it.
+    pub fn beside(&self) -> impl Iterator<Item = RelationId> + use<> {
+        self.errors.into_iter().chain(self.late)
     }
 
     /// `schema.name`.
@@ -231,6 +283,8 @@ impl Object {
             Definition::Sink(sink) => Some(Arc::clone(sink.plan.schema())),
             Definition::Errors(_) => Some(errors_schema()),
             Definition::RowErrors(_) => Some(row_errors_schema()),
+            Definition::LateRows(_) => Some(late_rows_schema()),
+            Definition::Late(_) => Some(late_schema()),
             Definition::Function(_) | Definition::Broken(_) => None,
         }
     }
@@ -245,6 +299,8 @@ impl Object {
             | Definition::Function(_)
             | Definition::Errors(_)
             | Definition::RowErrors(_)
+            | Definition::LateRows(_)
+            | Definition::Late(_)
             | Definition::Broken(_) => &[],
         }
     }
@@ -261,7 +317,9 @@ impl Object {
             | Definition::Function(_)
             | Definition::Errors(_)
             | Definition::RowErrors(_)
+            | Definition::Late(_)
             | Definition::Broken(_) => false,
+            Definition::LateRows(_) => true,
         }
     }
 

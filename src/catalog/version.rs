@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::types::RelationId;
 
 use super::log::Change;
-use super::objects::{Object, ObjectKind, errors_name};
+use super::objects::{Object, ObjectKind, errors_name, late_name};
 
 /// The schema that is there from the start, and the search path.
 pub const DEFAULT_SCHEMA: &str = "public";
@@ -104,8 +104,12 @@ impl Catalog {
                 if let Some(errors) = record.errors {
                     names.insert(errors_name(&record.name), errors);
                 }
+                if let Some(late) = record.late {
+                    names.insert(late_name(&record.name), late);
+                }
                 if let Some(object) = object {
-                    next.objects.extend(object.errors_object().map(|errors| (errors.id, Arc::new(errors))));
+                    let beside = object.errors_object().into_iter().chain(object.late_object());
+                    next.objects.extend(beside.map(|beside| (beside.id, Arc::new(beside))));
                     next.objects.insert(record.id, object);
                 }
             }
@@ -176,6 +180,7 @@ mod tests {
             depends_on: depends_on.iter().copied().map(RelationId).collect(),
             text: String::new(),
             errors: None,
+            late: None,
         };
         let object = record.clone().into_object(Definition::Broken(Error::internal("not planned")));
         catalog.after(&Change::Create(record), Some(Arc::new(object)))

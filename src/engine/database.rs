@@ -150,6 +150,8 @@ impl Engine {
             // It runs from the first job on its table on.
             ObjectKind::Errors if self.coordinator.status(object.id).is_none() => return None,
             ObjectKind::Errors => "errors",
+            ObjectKind::Late if self.coordinator.status(object.id).is_none() => return None,
+            ObjectKind::Late => "late rows",
         };
         let mut job = JobInfo {
             id: object.id,

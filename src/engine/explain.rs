@@ -53,7 +53,7 @@ pub(crate) async fn explain(session: &Session, explain: &Explain, interrupt: &In
                     Ok(plan.display_indent().to_string().lines().map(str::to_owned).collect::<Vec<String>>())
                 }
                 Explain::View(view) => {
-                    let planned = sql::plan_view(&state, &view.query, &view.columns, &relations).await?;
+                    let planned = sql::plan_view(&state, &view.query, &view.columns, view.emit, &relations).await?;
                     Ok(sql::explain_job(&planned.plan, &imported(relations.catalog()), true, &|_| None))
                 }
                 Explain::Job { .. } => Err(Error::internal("a job is not planned to be explained")),

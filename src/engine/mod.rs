@@ -25,6 +25,7 @@ mod ddl;
 mod define;
 mod dml;
 mod errors;
+mod event_times;
 mod explain;
 mod feeds;
 mod functions;

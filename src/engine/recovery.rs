@@ -30,7 +30,7 @@ pub(crate) async fn recover(engine: &Arc<Engine>, records: Vec<ObjectRecord>) ->
         let definition = match define(engine, &record).await {
             Ok(defined) => {
                 let qualified_name = format!("{}.{}", record.schema, record.name);
-                specs.extend(defined.specs(record.id, record.errors, &qualified_name));
+                specs.extend(defined.specs(record.id, record.errors, record.late, &qualified_name));
                 if let Some(source) = defined.source {
                     engine.set_source(record.id, source);
                 }

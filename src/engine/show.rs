@@ -63,6 +63,7 @@ pub(crate) fn schema(session: &Session, show: &Show) -> Result<SchemaRef> {
             ("returns", text),
         ]),
         Show::Checkpoints => system_table("checkpoints")?.schema(),
+        Show::Watermarks => system_table("watermarks")?.schema(),
         Show::Create(_, _) => schema_of(&[("name", text.clone()), ("create_statement", text)]),
         Show::Variable(name) if name == "all" => settings_schema(),
         Show::Variable(name) => schema_of(&[(session.settings().show(name)?.0, text)]),
@@ -138,6 +139,10 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
             let found = system_table("checkpoints")?.rows(session.engine())?;
             rows(schema, found.columns().to_vec(), "SHOW")
         }
+        Show::Watermarks => {
+            let found = system_table("watermarks")?.rows(session.engine())?;
+            rows(schema, found.columns().to_vec(), "SHOW")
+        }
         Show::Functions => rows(schema, function_columns(session), "SHOW"),
         Show::Create(ObjectKind::Function, name) => {
             let object = functions::find(&session.engine().catalog(), name)?;
@@ -158,13 +163,15 @@ fn system_table(name: &str) -> Result<&'static system_tables::SystemTable> {
 }
 
 fn is_table(kind: catalog::ObjectKind) -> bool {
-    matches!(kind, catalog::ObjectKind::Table | catalog::ObjectKind::Errors)
+    matches!(kind, catalog::ObjectKind::Table | catalog::ObjectKind::Errors | catalog::ObjectKind::Late)
 }
 
 fn object_columns(session: &Session, of: impl Fn(catalog::ObjectKind) -> bool) -> Vec<ArrayRef> {
     let catalog = session.engine().catalog();
     // The errors of views are found by their names; listed, they would hide the tables.
-    let listed = |object: &&Arc<Object>| of(object.kind) && !matches!(object.definition, Definition::RowErrors(_));
+    let listed = |object: &&Arc<Object>| {
+        of(object.kind) && !matches!(object.definition, Definition::RowErrors(_) | Definition::LateRows(_))
+    };
     let mut objects: Vec<&Arc<Object>> = catalog.objects().filter(listed).collect();
     objects.sort_by(|left, right| (&left.schema, &left.name).cmp(&(&right.schema, &right.name)));
     vec![
@@ -267,7 +274,7 @@ fn check_kind(object: &Object, wanted: ObjectKind, name: &Name) -> Result<()> {
     if fits {
         return Ok(());
     }
-    if object.kind == catalog::ObjectKind::Errors {
+    if matches!(object.kind, catalog::ObjectKind::Errors | catalog::ObjectKind::Late) {
         return Err(Error::new(SqlState::WrongObjectType, format!("\"{}\" was made with its table", object.name))
             .hint("Use SHOW CREATE TABLE with the table's name.")
             .position(name.position));
@@ -306,6 +313,8 @@ pub(crate) fn describe(session: &Session, describe: &Describe) -> Result<Answer>
         | Definition::Function(_)
         | Definition::Errors(_)
         | Definition::RowErrors(_)
+        | Definition::LateRows(_)
+        | Definition::Late(_)
         | Definition::Broken(_) => None,
     };
     let of_table = |index: usize| table.and_then(|table| table.columns.get(index));

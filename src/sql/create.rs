@@ -10,10 +10,14 @@ use super::create_function;
 use super::create_sink;
 use super::dialect::ClinkDialect;
 use super::errors;
+use super::event_clauses;
 use super::parser::value_text;
 use super::query_checks;
 use super::reader::{Reader, duplicate_column};
-use super::statement::{ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, OptionValue, StatementKind};
+use super::statement::{
+    ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, Emit, OptionValue, StatementKind,
+    WatermarkClause,
+};
 use super::types::{StoredType, stored};
 use crate::types::{Error, Result, SqlState};
 
@@ -66,6 +70,7 @@ struct Columns {
     columns: Vec<ColumnDefinition>,
     /// Names and positions; resolved when all columns are known.
     primary_key: Option<Vec<(String, usize)>>,
+    watermark: Option<WatermarkClause>,
 }
 
 impl Columns {
@@ -169,6 +174,12 @@ fn table(reader: &mut Reader<'_>, source: bool) -> Result<CreateTable> {
             .position(name.position));
     }
     let primary_key = columns.key_indexes()?;
+    let mut options = options.unwrap_or_default();
+    let time_options = event_clauses::take_options(&mut options, &mut columns.watermark)?;
+    if let Some(clause) = &columns.watermark {
+        let names: Vec<&str> = columns.columns.iter().map(|column| column.name.as_str()).collect();
+        event_clauses::column_of(clause, &names)?;
+    }
     Ok(CreateTable {
         name,
         if_not_exists,
@@ -176,7 +187,9 @@ fn table(reader: &mut Reader<'_>, source: bool) -> Result<CreateTable> {
         primary_key,
         append_only,
         source,
-        options: options.unwrap_or_default(),
+        options,
+        watermark: columns.watermark,
+        time_options,
     })
 }
 
@@ -220,6 +233,9 @@ fn table_constraint(reader: &mut Reader<'_>, table: &str, columns: &mut Columns)
             reader.names_in_parentheses()?.ok_or_else(|| reader.unexpected("the key's columns in parentheses"))?;
         columns.set_primary_key(table, names, at)?;
         not_enforced(reader)?;
+        return Ok(true);
+    }
+    if event_clauses::watermark(reader, &mut columns.watermark)? {
         return Ok(true);
     }
     let parenthesis = reader.parser.peek_nth_token_ref(1).token == Token::LParen;
@@ -604,5 +620,6 @@ fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMateri
         retain_history,
         query,
         query_text,
+        emit: Emit::Changes,
     })
 }

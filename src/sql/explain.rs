@@ -88,7 +88,9 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, Importe
             format!("[{}]", parts.join(", "))
         }
         OperatorSpec::Filter { predicate } => predicate.to_string(),
-        OperatorSpec::Union | OperatorSpec::Unnest(_) | OperatorSpec::Latest => format!("[{}]", columns(node)),
+        OperatorSpec::Union | OperatorSpec::Unnest(_) | OperatorSpec::Latest | OperatorSpec::Hold => {
+            format!("[{}]", columns(node))
+        }
         OperatorSpec::Aggregate { keys, aggregates } => {
             let keys: Vec<String> = keys.iter().map(|key| input_name(*key)).collect();
             let calls: Vec<String> = aggregates.iter().map(|call| call_text(call, &input_name)).collect();
@@ -142,7 +144,15 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, Importe
         }
     };
     let state = state(&node.operator, &input_name).map(|state| format!("; state {state}")).unwrap_or_default();
-    format!("{} {what}{state} ({})", node.operator.name(), node.path)
+    let closing = match node.closing.first() {
+        Some(closing) if closing.last_only => format!("; once, when {} is over", input_name(closing.column)),
+        Some(_) if matches!(node.operator, OperatorSpec::Join(_)) => {
+            "; forgets what finds no partner any more".to_owned()
+        }
+        Some(closing) => format!("; forgets what is over by {}", input_name(closing.column)),
+        None => String::new(),
+    };
+    format!("{} {what}{state}{closing} ({})", node.operator.name(), node.path)
 }
 
 /// The tables of state of an operator, and what is in them: that is what bounds their size.
@@ -172,6 +182,7 @@ fn state(operator: &OperatorSpec, input_name: &impl Fn(usize) -> String) -> Opti
             }
             Some(tables.join(", "))
         }
+        OperatorSpec::Hold => Some("held: rows that are not over".to_owned()),
         OperatorSpec::Rank(rank) if rank.keys.is_empty() => Some("rows: all rows".to_owned()),
         OperatorSpec::Rank(rank) => Some(format!("rows: all rows of each {}", listed(&rank.keys))),
         OperatorSpec::Import { .. }

@@ -21,6 +21,8 @@ mod create_function;
 mod create_sink;
 mod dialect;
 mod errors;
+mod event_clauses;
+mod event_time;
 mod explain;
 mod functions;
 mod grouping;
@@ -78,11 +80,11 @@ pub(crate) use session_statements::table_query;
 pub use scalar_functions::{PlannedFunction, called_name, plan_function};
 pub use statement::{
     Alter, ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateFunction,
-    CreateMaterializedView,
-    CreateSink, CreateTable, CreateView, CursorStatement, CursorSubject, Describe, Discard, Drop, Explain, Fetch,
-    FunctionParameter, FunctionVolatility,
+    CreateMaterializedView, CreateSink, CreateTable, CreateView, CursorStatement, CursorSubject, Describe, Discard,
+    Drop, Emit, Explain, Fetch, FunctionParameter, FunctionVolatility,
     JobAction, JobCommand, Name, ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement,
-    StatementKind, Subscribe, Transaction, TransactionModes,
+    StatementKind, Subscribe, Transaction, TransactionModes, WatermarkClause,
 };
 pub use types::sql_name;
+pub(crate) use windows::rewrite as rewrite_windows;
 pub use zone::{SessionZone, set_zone};

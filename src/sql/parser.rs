@@ -9,6 +9,7 @@ use super::create;
 use super::create_function;
 use super::create_sink;
 use super::errors;
+use super::event_clauses;
 use super::query_checks;
 use super::reader::{Reader, object_name};
 use super::refusals;
@@ -50,11 +51,21 @@ pub fn parse_within(sql: &str, limits: &Limits) -> Result<Vec<Statement>> {
 fn parse_one(text: &str, limits: &Limits) -> Result<StatementKind> {
     let tokens = tokens::tokenize(text, limits)?;
     tokens::check_depth(&tokens, limits)?;
+    let mut tokens = tokens;
+    let emit = event_clauses::take_emit(&mut tokens);
     refusals::check(&tokens)?;
     let tokens = tokens::without_table_commands(windows::plain_calls(tokens));
+    let before: String = match emit {
+        Some((_, at)) => text.chars().take(at - 1).collect(),
+        None => text.to_owned(),
+    };
+    let text = before.as_str();
     let mut reader = Reader::new(tokens, text);
-    let kind = statement(&mut reader, text)?;
+    let mut kind = statement(&mut reader, text)?;
     reader.finish()?;
+    if let Some((emit, at)) = emit {
+        event_clauses::set_emit(&mut kind, emit, at)?;
+    }
     Ok(kind)
 }
 
@@ -413,6 +424,8 @@ fn show(reader: &mut Reader<'_>) -> Result<StatementKind> {
         Show::Functions
     } else if reader.eat(&["CHECKPOINTS"]) {
         Show::Checkpoints
+    } else if reader.eat(&["WATERMARKS"]) {
+        Show::Watermarks
     } else if reader.eat(&["CREATE"]) {
         match object_kind(reader) {
             Some(kind) if kind != ObjectKind::Schema => Show::Create(kind, reader.name()?),

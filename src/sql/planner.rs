@@ -29,12 +29,13 @@ use super::parser::parse_expression;
 use super::reader::{DATABASE, duplicate_column, fold};
 use super::scalar_functions::called_name;
 use super::series;
+use super::statement::Emit;
 use super::tokens::with_stack;
 use super::types::{SqlTypes, UTC, sql_name, stored};
 use super::view_checks;
 use super::windows;
 use super::zoned;
-use crate::exec::plan::JobPlan;
+use crate::exec::plan::{EventTime, JobPlan};
 use crate::types::{Error, RelationId, Result, SqlState};
 
 /// The schema of names without one.
@@ -59,6 +60,8 @@ pub struct RelationInfo {
     pub append_only: bool,
     /// False for a connector whose rows never end, so that state over it can grow for ever.
     pub bounded: bool,
+    /// Its columns of event time, and what is known of them.
+    pub event_times: Vec<(usize, EventTime)>,
 }
 
 /// A view, planned.
@@ -112,7 +115,7 @@ pub async fn plan_query(state: &SessionState, query: &ast::Query) -> Result<Logi
     analysed(state, plan).map_err(|error| locate(error, query))
 }
 
-/// Plans a standing query. `columns` are the names that the user gave to its columns; empty: the
+/// Plans a standing query whose rows come as `emit` says. `columns` are the names that the user gave to its columns; empty: the
 /// query's own.
 ///
 /// # Errors
@@ -121,6 +124,7 @@ pub async fn plan_view(
     state: &SessionState,
     query: &ast::Query,
     columns: &[String],
+    emit: Emit,
     resolver: &dyn Resolver,
 ) -> Result<PlannedView> {
     let query = with_stack(|| {
@@ -132,7 +136,7 @@ pub async fn plan_view(
     let plan = logical_plan(state, query).await?;
     let plan = analysed(state, plan).map_err(|error| locate(error, query))?;
     let names = view_columns(&plan, columns)?;
-    with_stack(|| lower::lower(state, &plan, names, resolver)).map_err(|error| locate(error, query))
+    with_stack(|| lower::lower(state, &plan, names, emit, resolver)).map_err(|error| locate(error, query))
 }
 
 /// Checks what the columns of a plain view are called and gives their names.

@@ -392,13 +392,14 @@ impl Resolver for Relations {
             key: vec![2],
             append_only: self.append_only,
             bounded: self.bounded,
+            event_times: Vec::new(),
         })
     }
 }
 
 async fn view(text: &str) -> Result<PlannedView, Error> {
     let relations = Relations { schema: batch().schema(), append_only: true, bounded: false };
-    plan_view(&context().state(), &query(text), &[], &relations).await
+    plan_view(&context().state(), &query(text), &[], Emit::Changes, &relations).await
 }
 
 async fn explained(text: &str) -> String {

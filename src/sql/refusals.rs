@@ -63,7 +63,6 @@ const STATEMENTS: &[(&[&str], &str, &str)] = &[
     (&["DO"], "DO", "Send the statements one after another."),
     (&["LOAD"], "LOAD", "Use a table WITH (connector = 'file', …)."),
     (&["USE"], "USE", "There is one database; write schema.name."),
-    (&["SHOW", "WATERMARKS"], "SHOW WATERMARKS", "Write SHOW JOBS."),
     (&["SHOW", "COLUMNS"], "SHOW COLUMNS", "Write DESCRIBE t."),
     (&["SHOW", "DATABASES"], "SHOW DATABASES", "There is one database, clink."),
     (&["SHOW", "CREATE", "SOURCE"], "SHOW CREATE SOURCE", "Write SHOW CREATE TABLE t."),
@@ -73,11 +72,23 @@ const STATEMENTS: &[(&[&str], &str, &str)] = &[
 
 /// Phrases that are refused wherever they stand: words (a parenthesis is a word too), name, hint.
 const PHRASES: &[(&[&str], &str, &str)] = &[
-    (&["WATERMARK", "FOR"], "WATERMARK FOR", "Leave it out: views show the current truth without a watermark."),
     (&["MATCH_RECOGNIZE", "("], "MATCH_RECOGNIZE", "Read the rows with SELECT and a window function such as lag()."),
-    (&["EMIT", "ON", "WINDOW", "CLOSE"], "EMIT ON WINDOW CLOSE", "Leave it out: the view shows the current rows."),
-    (&["EMIT", "FINAL"], "EMIT FINAL", "Leave it out: the view shows the current rows."),
-    (&["EMIT", "CHANGES"], "EMIT CHANGES", "Leave it out: the view shows the current rows."),
+    (
+        &["EMIT", "ON", "WINDOW", "CLOSE"],
+        "EMIT in this place",
+        "Write it once, at the end of CREATE MATERIALIZED VIEW or CREATE SINK.",
+    ),
+    (&["EMIT", "FINAL"], "EMIT in this place", "Write it once, at the end of CREATE MATERIALIZED VIEW or CREATE SINK."),
+    (
+        &["EMIT", "CHANGES"],
+        "EMIT in this place",
+        "Write it once, at the end of CREATE MATERIALIZED VIEW or CREATE SINK.",
+    ),
+    (
+        &["EMIT", "WITHIN"],
+        "EMIT WITHIN",
+        "Write EMIT ON WINDOW CLOSE, with allowed_lateness as an option of the table.",
+    ),
     (&["ALLOW", "UNBOUNDED", "STATE"], "ALLOW UNBOUNDED STATE", "Leave it out: it silences a notice only."),
     (&["FOR", "SYSTEM_TIME"], "FOR SYSTEM_TIME AS OF", "Join in a SELECT over materialized views."),
     (&["ASOF", "JOIN"], "ASOF JOIN", "Join in a SELECT over materialized views."),

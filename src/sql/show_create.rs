@@ -1,5 +1,6 @@
 //! `SHOW CREATE`: a statement in its documented form, that makes the same object when run again.
 
+use super::event_clauses::{show_emit, show_watermark};
 use super::names::quoted;
 use super::statement::{
     ColumnDefinition, CreateFunction, CreateMaterializedView, CreateTable, CreateView, FunctionVolatility,
@@ -22,6 +23,7 @@ pub fn table(table: &CreateTable) -> String {
             .collect();
         parts.push(format!("PRIMARY KEY ({})", names.join(", ")));
     }
+    parts.extend(table.watermark.as_ref().map(show_watermark));
     let mut text = format!("CREATE TABLE {} (", table.name.to_sql());
     if !parts.is_empty() {
         text.push_str(&format!("\n    {}\n", parts.join(",\n    ")));
@@ -30,10 +32,14 @@ pub fn table(table: &CreateTable) -> String {
     if table.append_only {
         text.push_str(" APPEND ONLY");
     }
-    if !table.options.is_empty() {
-        // The map keeps them in order of their keys.
-        let options: Vec<String> =
-            table.options.iter().map(|(key, value)| format!("{} = {}", literal(key), literal(&value.text))).collect();
+    if !table.options.is_empty() || !table.time_options.is_empty() {
+        // The maps keep them in order of their keys.
+        let options: Vec<String> = table
+            .options
+            .iter()
+            .chain(&table.time_options)
+            .map(|(key, value)| format!("{} = {}", literal(key), literal(&value.text)))
+            .collect();
         text.push_str(&format!(" WITH (\n    {}\n)", options.join(",\n    ")));
     }
     text
@@ -82,10 +88,11 @@ pub fn materialized_view(view: &CreateMaterializedView) -> String {
     options.extend(view.state_backend.as_ref().map(|uri| format!("state_backend = {}", literal(&uri.text))));
     let options = if options.is_empty() { String::new() } else { format!(" WITH ({})", options.join(", ")) };
     format!(
-        "CREATE MATERIALIZED VIEW {}{}{options} AS\n{}",
+        "CREATE MATERIALIZED VIEW {}{}{options} AS\n{}{}",
         view.name.to_sql(),
         columns(&view.columns),
-        view.query_text
+        view.query_text,
+        show_emit(view.emit)
     )
 }
 

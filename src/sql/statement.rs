@@ -156,6 +156,31 @@ pub struct CreateTable {
     /// The `WITH` options, keys folded to lower case, values as typed without quotes; empty for an
     /// ordinary table.
     pub options: BTreeMap<String, OptionValue>,
+    /// Its event time.
+    pub watermark: Option<WatermarkClause>,
+    /// The `WITH` options that are about event time.
+    pub time_options: BTreeMap<String, OptionValue>,
+}
+
+/// `WATERMARK FOR column AS expression`.
+#[derive(Clone, Debug)]
+pub struct WatermarkClause {
+    /// The column's name.
+    pub column: String,
+    /// What each row claims: no row will come any more whose time is before this.
+    pub expression: Box<ast::Expr>,
+    /// Where the column stands.
+    pub position: usize,
+}
+
+/// When a standing query gives its rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Emit {
+    /// At once, and again when they change.
+    #[default]
+    Changes,
+    /// Once, when they can change no more.
+    OnWindowClose,
 }
 
 /// A column of `CREATE TABLE`.
@@ -213,6 +238,8 @@ pub struct CreateMaterializedView {
     pub query: Box<ast::Query>,
     /// The query as the user wrote it.
     pub query_text: String,
+    /// When its rows come.
+    pub emit: Emit,
 }
 
 /// `CREATE SINK`.
@@ -232,6 +259,8 @@ pub struct CreateSink {
     pub query: Box<ast::Query>,
     /// The query as the user wrote it.
     pub query_text: String,
+    /// When its rows go out.
+    pub emit: Emit,
 }
 
 /// `CREATE FUNCTION`: a scalar function whose body is one expression.
@@ -365,6 +394,8 @@ pub enum Show {
     Sources,
     /// `SHOW CHECKPOINTS`.
     Checkpoints,
+    /// `SHOW WATERMARKS`.
+    Watermarks,
     /// `SHOW FUNCTIONS`.
     Functions,
     /// `SHOW CREATE TABLE|VIEW|MATERIALIZED VIEW|SINK|FUNCTION`.

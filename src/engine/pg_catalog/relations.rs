@@ -40,7 +40,7 @@ pub(super) fn kind_of(object: &Object) -> &'static str {
         ObjectKind::Table if object.is_external() => "f",
         ObjectKind::Table => "r",
         // What the server keeps of rows that failed is read like a view.
-        ObjectKind::View | ObjectKind::Errors => "v",
+        ObjectKind::View | ObjectKind::Errors | ObjectKind::Late => "v",
         ObjectKind::MaterializedView => "m",
         // These are no relations; they are left out before.
         ObjectKind::Sink | ObjectKind::Function => "r",
