@@ -74,15 +74,13 @@ pub use planner::{
     plan_predicate, plan_query, plan_view, session_config, view_columns,
 };
 pub(crate) use reader::{fold as folded, object_name};
-pub(crate) use session_statements::table_query;
 pub use scalar_functions::{PlannedFunction, called_name, plan_function};
+pub(crate) use session_statements::table_query;
 pub use statement::{
     Alter, ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateFunction,
-    CreateMaterializedView,
-    CreateSink, CreateTable, CreateView, CursorStatement, CursorSubject, Describe, Discard, Drop, Explain, Fetch,
-    FunctionParameter, FunctionVolatility,
-    JobAction, JobCommand, Name, ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement,
-    StatementKind, Subscribe, Transaction, TransactionModes,
+    CreateMaterializedView, CreateSink, CreateTable, CreateView, CursorStatement, CursorSubject, Describe, Discard,
+    Drop, Explain, Fetch, FunctionParameter, FunctionVolatility, JobAction, JobCommand, Name, ObjectKind, OptionValue,
+    PreparedStatement, SetVariable, Show, Statement, StatementKind, Subscribe, Transaction, TransactionModes,
 };
 pub use types::sql_name;
 pub use zone::{SessionZone, set_zone};

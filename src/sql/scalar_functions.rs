@@ -201,11 +201,9 @@ fn null_with_null(body: Expr, parameters: &[Parameter]) -> Expr {
     let tests = parameters.iter().map(|parameter| column(&parameter.name).is_not_null());
     match tests.reduce(Expr::and) {
         None => body,
-        Some(given) => Expr::Case(Case {
-            expr: None,
-            when_then_expr: vec![(Box::new(given), Box::new(body))],
-            else_expr: None,
-        }),
+        Some(given) => {
+            Expr::Case(Case { expr: None, when_then_expr: vec![(Box::new(given), Box::new(body))], else_expr: None })
+        }
     }
 }
 
@@ -241,12 +239,11 @@ impl SqlFunction {
 
     /// The types that arguments of these types have within the function.
     fn taken(&self, arguments: &[DataType]) -> Vec<DataType> {
-        let taken = self.parameters.iter().zip(arguments).map(|(parameter, argument)| {
-            match (&parameter.data_type, argument) {
+        let taken =
+            self.parameters.iter().zip(arguments).map(|(parameter, argument)| match (&parameter.data_type, argument) {
                 (wanted, DataType::Decimal128(..)) if is_any_numeric(wanted) => argument.clone(),
                 (wanted, _) => wanted.clone(),
-            }
-        });
+            });
         taken.collect()
     }
 

@@ -126,12 +126,10 @@ pub(crate) fn target(engine: &Engine, catalog: &Catalog, name: &Name, verb: &str
         | Definition::MaterializedView(_)
         | Definition::Sink(_)
         | Definition::Function(_)
-        | Definition::RowErrors(_) => {
-            refused(
-                format!("cannot change {} \"{}\"", object.kind.name(), name.name),
-                "Change the tables that it reads; the view follows.",
-            )
-        }
+        | Definition::RowErrors(_) => refused(
+            format!("cannot change {} \"{}\"", object.kind.name(), name.name),
+            "Change the tables that it reads; the view follows.",
+        ),
     }
 }
 
