@@ -167,8 +167,8 @@ fn edit_distance(left: &str, right: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalog::log::ObjectRecord;
     use crate::catalog::Definition;
+    use crate::catalog::log::ObjectRecord;
     use crate::types::Error;
 
     fn add(catalog: &Catalog, id: u64, name: &str, depends_on: &[u64]) -> Catalog {

@@ -150,8 +150,6 @@ pub(crate) async fn drop(session: &Session, drop: &DropStatement, interrupt: &In
         dependents.extend(members);
         dependents.sort_unstable_by_key(|object| object.id);
     }
-    functions::check_tables(&dependents, &schemas)
-        .map_err(|error| error.position_or(drop.names.first().map(|name| name.position)))?;
     ids.extend(dependents.iter().flat_map(|object| with_errors(object)));
     // Whoever drops a table knows that its errors and late rows go with it.
     dependents.retain(|object| !matches!(object.kind, catalog::ObjectKind::Errors | catalog::ObjectKind::Late));
@@ -159,6 +157,8 @@ pub(crate) async fn drop(session: &Session, drop: &DropStatement, interrupt: &In
         if !drop.cascade {
             return Err(has_dependents(&catalog, drop, &named, &schemas, &dependents));
         }
+        functions::check_tables(&dependents, &schemas)
+            .map_err(|error| error.position_or(drop.names.first().map(|name| name.position)))?;
         notices.push(cascades_to(&dependents));
     }
     ids.sort_unstable();

@@ -90,7 +90,10 @@ fn job(session: &Session, name: &Name, analyze: bool) -> Result<Answer> {
                 SqlState::WrongObjectType,
                 format!("\"{}\" is a {} and has no plan of its own", object.name, object.kind.name()),
             )
-            .hint(format!("EXPLAIN takes materialized views and sinks; EXPLAIN SELECT * FROM {} reads it.", object.name))
+            .hint(format!(
+                "EXPLAIN takes materialized views and sinks; EXPLAIN SELECT * FROM {} reads it.",
+                object.name
+            ))
             .position(name.position));
         }
     };

@@ -25,9 +25,27 @@ use super::session::Session;
 
 /// Functions that are no entries of a registry: the grammar knows them.
 const GRAMMAR: &[&str] = &[
-    "mod", "sign", "coalesce", "nullif", "greatest", "least", "grouping", "current_setting", "set_config",
-    "generate_series", "unnest", "tumble", "tumble_start", "tumble_end", "hop", "hop_start", "hop_end", "session",
-    "session_start", "session_end", "cumulate",
+    "mod",
+    "sign",
+    "coalesce",
+    "nullif",
+    "greatest",
+    "least",
+    "grouping",
+    "current_setting",
+    "set_config",
+    "generate_series",
+    "unnest",
+    "tumble",
+    "tumble_start",
+    "tumble_end",
+    "hop",
+    "hop_start",
+    "hop_end",
+    "session",
+    "session_start",
+    "session_end",
+    "cumulate",
 ];
 
 /// `CREATE [OR REPLACE] FUNCTION`.
@@ -118,10 +136,13 @@ fn check_replaced(catalog: &Catalog, before: &Arc<Object>, create: &CreateFuncti
         .iter()
         .map(|object| format!("{} {} depends on function {name}", object.kind.name(), object.name))
         .collect();
-    Err(Error::new(SqlState::DependentObjects, format!("cannot replace function {name} because other objects depend on it"))
-        .detail(lines.join("\n"))
-        .hint("They keep the function's expression: DROP FUNCTION … CASCADE, and create all of them again.")
-        .position(at))
+    Err(Error::new(
+        SqlState::DependentObjects,
+        format!("cannot replace function {name} because other objects depend on it"),
+    )
+    .detail(lines.join("\n"))
+    .hint("They keep the function's expression: DROP FUNCTION … CASCADE, and create all of them again.")
+    .position(at))
 }
 
 /// What a CREATE FUNCTION statement means.
@@ -263,10 +284,9 @@ pub(super) fn dropped(catalog: &Catalog, drop: &DropStatement, notices: &mut Vec
         match object {
             Some(object) if !found.iter().any(|other| other.id == object.id) => found.push(Arc::clone(object)),
             Some(_) => {}
-            None if drop.if_exists => notices.push(Notice {
-                message: format!("function {} does not exist, skipping", name.name),
-                hint: None,
-            }),
+            None if drop.if_exists => {
+                notices.push(Notice { message: format!("function {} does not exist, skipping", name.name), hint: None })
+            }
             None => return Err(undefined(catalog, name)),
         }
     }
@@ -279,8 +299,8 @@ pub(super) fn dropped(catalog: &Catalog, drop: &DropStatement, notices: &mut Vec
 /// 2BP01.
 pub(super) fn check_tables(dependents: &[Arc<Object>], schemas: &[String]) -> Result<()> {
     // A table stands on nothing but functions; with its schema it goes for another reason.
-    let tables = dependents.iter().filter(|object| object.kind == catalog::ObjectKind::Table);
-    match tables.into_iter().find(|table| !schemas.contains(&table.schema)) {
+    let mut tables = dependents.iter().filter(|object| object.kind == catalog::ObjectKind::Table);
+    match tables.find(|table| !schemas.contains(&table.schema)) {
         None => Ok(()),
         Some(table) => Err(Error::new(
             SqlState::DependentObjects,

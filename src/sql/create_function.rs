@@ -12,10 +12,12 @@ use super::statement::{CreateFunction, FunctionParameter, FunctionVolatility, St
 use super::tokens::word;
 use crate::types::{Error, Result, SqlState};
 
-const FORM: &str = "Write CREATE FUNCTION f(a int, b text) RETURNS text LANGUAGE SQL AS 'SELECT …', or RETURN … at the end.";
+const FORM: &str =
+    "Write CREATE FUNCTION f(a int, b text) RETURNS text LANGUAGE SQL AS 'SELECT …', or RETURN … at the end.";
 
 /// What may be said of PostgreSQL's functions and has no meaning here.
-const CLAUSES: &[&str] = &["PARALLEL", "LEAKPROOF", "COST", "ROWS", "SECURITY", "SUPPORT", "SET", "TRANSFORM", "WINDOW"];
+const CLAUSES: &[&str] =
+    &["PARALLEL", "LEAKPROOF", "COST", "ROWS", "SECURITY", "SUPPORT", "SET", "TRANSFORM", "WINDOW"];
 
 /// A body as it is read.
 struct Body {
@@ -131,7 +133,11 @@ fn parameters(reader: &mut Reader<'_>) -> Result<Vec<FunctionParameter>> {
     }
     loop {
         if reader.at(&["OUT"]) || reader.at(&["INOUT"]) || reader.at(&["VARIADIC"]) {
-            return Err(refuse(reader, "a parameter that is OUT, INOUT or VARIADIC", "Give the parameters one by one."));
+            return Err(refuse(
+                reader,
+                "a parameter that is OUT, INOUT or VARIADIC",
+                "Give the parameters one by one.",
+            ));
         }
         let _ = reader.eat(&["IN"]);
         let at = reader.here();

@@ -65,12 +65,10 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, Importe
     let input = node.inputs.first().and_then(|input| plan.nodes.get(*input));
     let input_name = |column: usize| input.map_or_else(|| format!("#{column}"), |input| name_of(input, column));
     let what = match &node.operator {
-        OperatorSpec::Import { relation, .. } => {
-            match relations.get(relation) {
-                Some(of) => format!("{} [{}]; {}", of.name, columns(node), properties(&of.key, of.append_only)),
-                None => format!("relation {relation} [{}]", columns(node)),
-            }
-        }
+        OperatorSpec::Import { relation, .. } => match relations.get(relation) {
+            Some(of) => format!("{} [{}]; {}", of.name, columns(node), properties(&of.key, of.append_only)),
+            None => format!("relation {relation} [{}]", columns(node)),
+        },
         OperatorSpec::Constant { rows } => format!("{} rows [{}]", rows.num_rows(), columns(node)),
         OperatorSpec::Project { expressions } => {
             let parts: Vec<String> = expressions

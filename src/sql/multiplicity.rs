@@ -8,13 +8,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow::datatypes::DataType;
-use datafusion::common::tree_node::{Transformed, TreeNode};
+use datafusion::common::tree_node::Transformed;
 use datafusion::common::{Column, JoinType, NullEquality};
 use datafusion::error::Result as DataFusionResult;
 use datafusion::functions_window::expr_fn::row_number;
-use datafusion::logical_expr::{
-    Distinct, Expr, ExprFunctionExt, Join, LogicalPlan, Projection, Window, try_cast,
-};
+use datafusion::logical_expr::{Distinct, Expr, ExprFunctionExt, Join, LogicalPlan, Projection, Window, try_cast};
 use sqlparser::ast::{self, SetExpr, SetOperator, SetQuantifier, Visit, Visitor};
 
 /// The name of the column of numbers, which no user can type.

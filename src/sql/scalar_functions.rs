@@ -22,7 +22,7 @@ use datafusion::logical_expr::{
 use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use sqlparser::ast::{self, visit_expressions_mut};
 
-use super::casts::cast;
+use super::casts::{cast, cast_array};
 use super::errors::{from_datafusion, locate, to_datafusion};
 use super::lower;
 use super::meaning::expression_with_meaning;
@@ -105,6 +105,11 @@ fn plan(state: &SessionState, create: &CreateFunction) -> Result<PlannedFunction
     let mut body = raw_expression(state, &written, &Arc::new(Schema::new(fields)))?;
     check(&body)?;
     let literal = matches!(body, Expr::Literal(ScalarValue::Utf8(_) | ScalarValue::Null, _));
+    if let Expr::Literal(value @ ScalarValue::Utf8(Some(_)), _) = &body {
+        // It is read once here, so that a wrong one is no function.
+        let text = value.to_array().map_err(|error| from_datafusion(&error))?;
+        cast_array(&text, &create.returns)?;
+    }
     if create.strict {
         body = null_with_null(body, &parameters);
     }
@@ -201,11 +206,9 @@ fn null_with_null(body: Expr, parameters: &[Parameter]) -> Expr {
     let tests = parameters.iter().map(|parameter| column(&parameter.name).is_not_null());
     match tests.reduce(Expr::and) {
         None => body,
-        Some(given) => Expr::Case(Case {
-            expr: None,
-            when_then_expr: vec![(Box::new(given), Box::new(body))],
-            else_expr: None,
-        }),
+        Some(given) => {
+            Expr::Case(Case { expr: None, when_then_expr: vec![(Box::new(given), Box::new(body))], else_expr: None })
+        }
     }
 }
 
@@ -241,12 +244,11 @@ impl SqlFunction {
 
     /// The types that arguments of these types have within the function.
     fn taken(&self, arguments: &[DataType]) -> Vec<DataType> {
-        let taken = self.parameters.iter().zip(arguments).map(|(parameter, argument)| {
-            match (&parameter.data_type, argument) {
+        let taken =
+            self.parameters.iter().zip(arguments).map(|(parameter, argument)| match (&parameter.data_type, argument) {
                 (wanted, DataType::Decimal128(..)) if is_any_numeric(wanted) => argument.clone(),
                 (wanted, _) => wanted.clone(),
-            }
-        });
+            });
         taken.collect()
     }
 

@@ -36,7 +36,8 @@ pub(super) fn with_own(catalog: &Catalog, built_in: Arc<dyn TableProvider>) -> R
     if functions.is_empty() {
         return Ok(built_in);
     }
-    let fields = built_in.schema().fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
+    let known = built_in.schema();
+    let fields = known.fields().iter().map(|field| field.as_ref().clone().with_nullable(true));
     let schema: SchemaRef = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
     let mut columns = Vec::with_capacity(schema.fields().len());
     for field in schema.fields() {

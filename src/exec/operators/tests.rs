@@ -94,7 +94,12 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(3_600)
 }
 
-pub(super) fn close(operator: &mut dyn Operator, backend: &mut MemoryBackend, time: u64, rows: &[(InputRow, i64)]) -> Vec<Chunk> {
+pub(super) fn close(
+    operator: &mut dyn Operator,
+    backend: &mut MemoryBackend,
+    time: u64,
+    rows: &[(InputRow, i64)],
+) -> Vec<Chunk> {
     // A deadline that has passed: every call is one slice.
     let mut context = Context::new(backend, Instant::now());
     chunk(rows).into_iter().for_each(|chunk| operator.push(0, chunk).expect("takes the type"));
