@@ -15,7 +15,7 @@
 //!
 //! ```text
 //! {"version":1,"op":"create","id":7,"schema":"public","name":"v","kind":"materialized_view",
-//!  "depends_on":[3],"text":"CREATE MATERIALIZED VIEW ..."}      kind: table, view, materialized_view, sink
+//!  "depends_on":[3],"text":"CREATE MATERIALIZED VIEW ..."}      kind: table, view, materialized_view, sink, function
 //!                                                               "errors":8 when it has an errors relation
 //!                                                               "late":9 when it has one of late rows
 //! {"version":1,"op":"alter", …}                                 as create: what the object is from now on

@@ -3,6 +3,7 @@
 use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use datafusion::logical_expr::ScalarUDF;
 use serde::{Deserialize, Serialize};
 use sqlparser::ast;
 
@@ -21,6 +22,8 @@ pub enum ObjectKind {
     MaterializedView,
     /// A standing query whose rows leave.
     Sink,
+    /// A scalar function of SQL: no relation, and found by a name of its own kind.
+    Function,
     /// The rows of a table with a connector that could not be read, or those for which an expression of a view or sink
     /// failed. It comes and goes with its object.
     Errors,
@@ -37,6 +40,7 @@ impl ObjectKind {
             ObjectKind::View => "view",
             ObjectKind::MaterializedView => "materialized view",
             ObjectKind::Sink => "sink",
+            ObjectKind::Function => "function",
             ObjectKind::Errors => "errors table",
             ObjectKind::Late => "table of late rows",
         }
@@ -49,6 +53,7 @@ impl ObjectKind {
             ObjectKind::View => "VIEW",
             ObjectKind::MaterializedView => "MATERIALIZED VIEW",
             ObjectKind::Sink => "SINK",
+            ObjectKind::Function => "FUNCTION",
             // No statement names it: its object's does.
             ObjectKind::Errors | ObjectKind::Late => "TABLE",
         }
@@ -89,6 +94,8 @@ pub enum Definition {
     MaterializedView(MaterializedView),
     /// A sink.
     Sink(SinkDefinition),
+    /// A scalar function.
+    Function(FunctionDefinition),
     /// The bad rows of this table with a connector.
     Errors(RelationId),
     /// The rows for which an expression of this view or sink failed.
@@ -172,6 +179,17 @@ pub struct SinkDefinition {
     pub connector: String,
     /// The table that names the place, when it is not the sink itself.
     pub table: Option<RelationId>,
+}
+
+/// A function's definition.
+#[derive(Clone, Debug)]
+pub struct FunctionDefinition {
+    /// Names, where they are given, and types of its parameters.
+    pub parameters: Vec<(Option<String>, DataType)>,
+    /// The type of its result.
+    pub returns: DataType,
+    /// What its calls are planned with.
+    pub function: Arc<ScalarUDF>,
 }
 
 /// The columns of a table's errors relation.
@@ -267,7 +285,7 @@ impl Object {
             Definition::RowErrors(_) => Some(row_errors_schema()),
             Definition::LateRows(_) => Some(late_rows_schema()),
             Definition::Late(_) => Some(late_schema()),
-            Definition::Broken(_) => None,
+            Definition::Function(_) | Definition::Broken(_) => None,
         }
     }
 
@@ -278,6 +296,7 @@ impl Object {
             Definition::MaterializedView(view) => &view.plan.key,
             Definition::View(_)
             | Definition::Sink(_)
+            | Definition::Function(_)
             | Definition::Errors(_)
             | Definition::RowErrors(_)
             | Definition::LateRows(_)
@@ -295,6 +314,7 @@ impl Object {
             // Its oldest rows go when there are too many.
             Definition::View(_)
             | Definition::Sink(_)
+            | Definition::Function(_)
             | Definition::Errors(_)
             | Definition::RowErrors(_)
             | Definition::Late(_)

@@ -142,7 +142,7 @@ impl Engine {
 
     fn job(&self, object: &Object, latest: Time) -> Option<JobInfo> {
         let kind = match object.kind {
-            ObjectKind::View => return None,
+            ObjectKind::View | ObjectKind::Function => return None,
             ObjectKind::Table if object.is_external() => "source",
             ObjectKind::Table => "table",
             ObjectKind::MaterializedView => "materialized view",

@@ -16,6 +16,7 @@ use crate::types::{Error, RelationId, Result, SqlState};
 use super::api::{Answer, Notice, Tag};
 use super::database::Engine;
 use super::define::{self, Defined};
+use super::functions;
 use super::interrupt::Interrupt;
 use super::relations::default_schema;
 use super::session::Session;
@@ -131,6 +132,7 @@ pub(crate) async fn drop(session: &Session, drop: &DropStatement, interrupt: &In
     let (named, schemas) = match drop.kind {
         ObjectKind::Schema => find_schemas(&catalog, drop, &mut notices)?,
         ObjectKind::Table => (find_objects(&catalog, drop, catalog::ObjectKind::Table, &mut notices)?, Vec::new()),
+        ObjectKind::Function => (functions::dropped(&catalog, drop, &mut notices)?, Vec::new()),
         ObjectKind::Sink => (find_objects(&catalog, drop, catalog::ObjectKind::Sink, &mut notices)?, Vec::new()),
         ObjectKind::View => (find_objects(&catalog, drop, catalog::ObjectKind::View, &mut notices)?, Vec::new()),
         ObjectKind::MaterializedView => {
@@ -155,6 +157,8 @@ pub(crate) async fn drop(session: &Session, drop: &DropStatement, interrupt: &In
         if !drop.cascade {
             return Err(has_dependents(&catalog, drop, &named, &schemas, &dependents));
         }
+        functions::check_tables(&dependents, &schemas)
+            .map_err(|error| error.position_or(drop.names.first().map(|name| name.position)))?;
         notices.push(cascades_to(&dependents));
     }
     ids.sort_unstable();
@@ -166,6 +170,7 @@ pub(crate) async fn drop(session: &Session, drop: &DropStatement, interrupt: &In
         ObjectKind::MaterializedView => "DROP MATERIALIZED VIEW",
         ObjectKind::Sink => "DROP SINK",
         ObjectKind::Schema => "DROP SCHEMA",
+        ObjectKind::Function => "DROP FUNCTION",
     });
     if !ids.is_empty() || !schemas.is_empty() {
         let engine = Arc::clone(session.engine());
@@ -186,11 +191,7 @@ pub(super) async fn turn(session: &Session, interrupt: &Interrupt) -> Result<Tur
 
 /// Checks that a name is free; a notice when it is not and that is all right.
 pub(super) fn check_new(catalog: &Catalog, name: &Name, if_not_exists: bool) -> Result<Option<Notice>> {
-    let schema = default_schema(name.schema.as_deref());
-    check_reserved(schema, name.position)?;
-    if !catalog.has_schema(schema) {
-        return Err(no_schema(catalog, schema, name.position));
-    }
+    let schema = check_schema(catalog, name)?;
     let Some(object) = catalog.find(Some(schema), &name.name) else {
         return Ok(None);
     };
@@ -204,6 +205,19 @@ pub(super) fn check_new(catalog: &Catalog, name: &Name, if_not_exists: bool) -> 
         kind => format!("It is a {}; DROP {} {} removes it.", kind.name(), kind.keyword(), object.name),
     };
     Err(Error::new(SqlState::DuplicateTable, message).hint(hint).position(name.position))
+}
+
+/// The schema that an object is made in.
+///
+/// # Errors
+/// 3F000; 0A000 for one that users have nothing in.
+pub(super) fn check_schema<'a>(catalog: &Catalog, name: &'a Name) -> Result<&'a str> {
+    let schema = default_schema(name.schema.as_deref());
+    check_reserved(schema, name.position)?;
+    if !catalog.has_schema(schema) {
+        return Err(no_schema(catalog, schema, name.position));
+    }
+    Ok(schema)
 }
 
 fn check_reserved(schema: &str, position: usize) -> Result<()> {
@@ -322,7 +336,7 @@ async fn log(engine: &Engine, change: Change) -> Result<()> {
     blocking(move || store.change(&change)).await
 }
 
-async fn blocking(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+pub(super) async fn blocking(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     tokio::task::spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(Error::internal(format!("writing the catalog ended: {error}"))))

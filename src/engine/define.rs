@@ -23,6 +23,7 @@ use super::computed::{ComputedSource, Filled};
 use super::coordinator::{RelationKind, RelationSpec};
 use super::database::Engine;
 use super::dml::assign;
+use super::functions;
 use super::relations::Relations;
 
 /// What a CREATE statement means.
@@ -208,7 +209,7 @@ pub(crate) fn table(engine: &Engine, relations: &Relations, create: &CreateTable
             definition: Definition::Table(table),
             kind: Some(kind),
             source: None,
-            depends_on: Vec::new(),
+            depends_on: functions::called_by_columns(relations.catalog(), create),
             notices: Vec::new(),
         });
     }
@@ -266,7 +267,7 @@ pub(crate) fn table(engine: &Engine, relations: &Relations, create: &CreateTable
         definition: Definition::Table(table),
         kind: source.clone().map(|source| RelationKind::External { source, key, watermark }),
         source,
-        depends_on: Vec::new(),
+        depends_on: functions::called_by_columns(relations.catalog(), create),
         notices,
     })
 }
@@ -375,7 +376,7 @@ pub(crate) fn refuse_late_of_tables(relations: &Relations, query: &ast::Query) -
     }
 }
 
-/// The catalog's relations that a query names, plain views included, each once.
+/// The catalog's relations and functions that a query names, plain views included, each once.
 pub(crate) fn named_relations(relations: &Relations, query: &ast::Query) -> Result<Vec<RelationId>> {
     // A table in a window's call is a table of the query.
     let mut query = query.clone();
@@ -387,6 +388,7 @@ pub(crate) fn named_relations(relations: &Relations, query: &ast::Query) -> Resu
         .filter_map(|name| relations.catalog().find(name.schema(), name.table()))
         .map(|object| object.id)
         .collect();
+    found.extend(functions::called(relations.catalog(), query));
     found.sort_unstable();
     found.dedup();
     Ok(found)

@@ -16,6 +16,7 @@ use crate::types::{Error, Result, SqlState};
 
 use super::database::Engine;
 use super::define::{self, Defined};
+use super::functions;
 use super::relations::Relations;
 use super::sink_ddl;
 
@@ -78,6 +79,7 @@ async fn define(engine: &Arc<Engine>, record: &ObjectRecord) -> Result<Defined> 
         (StatementKind::CreateMaterializedView(create), ObjectKind::MaterializedView) => {
             define::materialized_view(&relations, &create).await
         }
+        (StatementKind::CreateFunction(create), ObjectKind::Function) => functions::define(&relations, &create),
         (StatementKind::CreateSink(create), ObjectKind::Sink) => sink_ddl::sink(engine, &relations, &create).await,
         _ => Err(Error::new(SqlState::DataCorrupted, "its text in the catalog is of another kind")),
     }

@@ -29,7 +29,7 @@ use crate::types::{Error, RelationId, Result, SqlState, TimeZone};
 use super::coordinator::Pin;
 use super::database::Engine;
 use super::pending::Pending;
-use super::{lookup, pg_catalog, scan_exec, sink_ddl, system_tables};
+use super::{functions, lookup, pg_catalog, scan_exec, sink_ddl, system_tables};
 
 /// The catalog's name in DataFusion's terms: the one database.
 pub(crate) const DATABASE: &str = "clink";
@@ -97,6 +97,7 @@ impl Relations {
         let mut state = SessionStateBuilder::new_from_existing(self.base.as_ref().clone())
             .with_catalog_list(Arc::new(Database(self.clone())))
             .build();
+        functions::register(&self.catalog, &mut state);
         if !self.zone.is_utc() {
             sql::set_zone(state.config_mut().options_mut(), &self.zone);
         }
@@ -147,6 +148,7 @@ impl Relations {
         };
         match &object.definition {
             Definition::Broken(error) => Err(broken(object, error)),
+            Definition::Function(_) => Ok(None),
             Definition::Sink(_) => Err(Error::new(
                 SqlState::WrongObjectType,
                 format!("\"{}\" is a sink: its rows are outside", object.name),

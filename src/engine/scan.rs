@@ -165,6 +165,7 @@ impl Engine {
                 Err(Error::new(SqlState::WrongObjectType, format!("\"{short}\" is a plain view, which keeps no rows"))
                     .hint("SELECT from it, or make it a materialized view."))
             }
+            Definition::Function(_) => Err(Error::internal("a function has the name of a relation")),
             Definition::Sink(_) => {
                 Err(Error::new(SqlState::WrongObjectType, format!("\"{short}\" is a sink: its rows are outside"))
                     .hint("Read the relation that it writes out."))

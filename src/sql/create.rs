@@ -1,4 +1,4 @@
-//! `CREATE TABLE`, `CREATE VIEW`, `CREATE MATERIALIZED VIEW`, `CREATE SCHEMA`.
+//! `CREATE TABLE`, `CREATE VIEW`, `CREATE MATERIALIZED VIEW`, `CREATE SCHEMA`, and the way to the others.
 
 use std::collections::BTreeMap;
 
@@ -6,6 +6,7 @@ use arrow::datatypes::DataType;
 use sqlparser::dialect::{Dialect, Precedence};
 use sqlparser::tokenizer::Token;
 
+use super::create_function;
 use super::create_sink;
 use super::dialect::ClinkDialect;
 use super::errors;
@@ -33,6 +34,10 @@ pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKin
         materialized_view(reader, text).map(StatementKind::CreateMaterializedView)
     } else if reader.eat(&["SINK"]) {
         create_sink::sink(reader, text).map(StatementKind::CreateSink)
+    } else if reader.eat(&["FUNCTION"]) {
+        create_function::function(reader, false).map(Box::new).map(StatementKind::CreateFunction)
+    } else if reader.eat(&["OR", "REPLACE", "FUNCTION"]) {
+        create_function::function(reader, true).map(Box::new).map(StatementKind::CreateFunction)
     } else if reader.eat(&["SCHEMA"]) {
         let if_not_exists = reader.eat(&["IF", "NOT", "EXISTS"]);
         let name = reader.name()?;
@@ -50,7 +55,7 @@ pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKin
         let text = value_text(reader)?;
         Ok(StatementKind::CreateSavepoint(OptionValue { text, position }))
     } else {
-        Err(reader.unexpected("TABLE, SOURCE, VIEW, MATERIALIZED VIEW, SINK, SCHEMA or SAVEPOINT"))
+        Err(reader.unexpected("TABLE, SOURCE, VIEW, MATERIALIZED VIEW, SINK, FUNCTION, SCHEMA or SAVEPOINT"))
     }
 }
 
@@ -393,7 +398,7 @@ fn contradiction(column: &str, table: &str) -> Error {
 }
 
 /// Reads a type: ours with angle brackets, or one of sqlparser's.
-fn data_type(reader: &mut Reader<'_>) -> Result<StoredType> {
+pub(super) fn data_type(reader: &mut Reader<'_>) -> Result<StoredType> {
     let mut closed = 0;
     let stored = nested_type(reader, &mut closed)?;
     if closed > 0 { Err(reader.unexpected("a type without a spare >")) } else { Ok(stored) }

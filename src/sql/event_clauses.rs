@@ -8,7 +8,7 @@ use super::names::quoted;
 use super::parser::parse_expression_of_program;
 use super::query_checks;
 use super::reader::Reader;
-use super::statement::{Emit, OptionValue, StatementKind, WatermarkClause};
+use super::statement::{Emit, Explain, OptionValue, StatementKind, WatermarkClause};
 use super::tokens::{is_space, position, word};
 use crate::types::{Error, Result, SqlState};
 
@@ -139,8 +139,8 @@ pub(super) fn set_emit(kind: &mut StatementKind, emit: Emit, at: usize) -> Resul
         StatementKind::CreateMaterializedView(view) => view.emit = emit,
         StatementKind::CreateSink(sink) => sink.emit = emit,
         StatementKind::Explain(explain) => match explain.as_mut() {
-            super::statement::Explain::View(view) => view.emit = emit,
-            super::statement::Explain::Query(_) => return Err(misplaced(at)),
+            Explain::View(view) => view.emit = emit,
+            Explain::Query(_) | Explain::Analyze(_) | Explain::Job { .. } => return Err(misplaced(at)),
         },
         _ => return Err(misplaced(at)),
     }

@@ -24,10 +24,12 @@ use super::grouping;
 use super::jsonb;
 use super::lower;
 use super::meaning;
+use super::multiplicity;
 use super::names::{name_columns, shown_name};
 use super::null_aware;
 use super::parser::parse_expression;
-use super::reader::{DATABASE, duplicate_column};
+use super::reader::{DATABASE, duplicate_column, fold};
+use super::scalar_functions::called_name;
 use super::series;
 use super::statement::Emit;
 use super::tokens::with_stack;
@@ -223,7 +225,8 @@ async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<Logica
     };
     with_stack(|| check_subqueries(state, &plan)).map_err(|error| locate(error, query))?;
     with_stack(|| null_aware::check(&plan)).map_err(|error| locate(error, query))?;
-    with_stack(|| meaning::apply(plan)).map_err(|error| locate(from_datafusion(&error), query))
+    with_stack(|| meaning::apply(plan).and_then(|plan| multiplicity::counted(query, plan)))
+        .map_err(|error| locate(from_datafusion(&error), query))
 }
 
 /// The analysis of a subquery in an expression takes twice as long as that of the query around it: DataFusion's type coercion
@@ -346,6 +349,15 @@ fn remainder(call: &mut ast::Function) -> Option<ast::Expr> {
     }
 }
 
+/// The planner knows a function by one name: `schema.f` is one, but for the default schema.
+fn name_in_one_part(name: &mut ast::ObjectName) {
+    if let [ast::ObjectNamePart::Identifier(schema), ast::ObjectNamePart::Identifier(function)] = name.0.as_slice() {
+        let called = called_name(Some(&fold(schema)), &fold(function));
+        let one = ast::Ident { value: called, quote_style: Some('"'), span: function.span };
+        name.0 = vec![ast::ObjectNamePart::Identifier(one)];
+    }
+}
+
 /// `varchar(n)` in a cast cuts the text off after n characters.
 fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
     if let ast::Expr::Value(ast::ValueWithSpan { value: ast::Value::Number(text, _), .. }) = &*expression
@@ -353,6 +365,9 @@ fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
     {
         *expression = plain;
         return Ok(());
+    }
+    if let ast::Expr::Function(call) = &mut *expression {
+        name_in_one_part(&mut call.name);
     }
     if let ast::Expr::Function(call) = &mut *expression
         && let Some(remainder) = remainder(call)
@@ -536,7 +551,11 @@ fn df_schema(schema: &SchemaRef) -> Result<DFSchema> {
     DFSchema::try_from(Arc::clone(schema)).map_err(|error| from_datafusion(&error))
 }
 
-fn expression_over(state: &SessionState, expression: &ast::Expr, schema: &SchemaRef) -> Result<Expr> {
+/// An expression over the columns of a schema as DataFusion plans it, without its meaning.
+///
+/// # Errors
+/// Those of class 42.
+pub(crate) fn raw_expression(state: &SessionState, expression: &ast::Expr, schema: &SchemaRef) -> Result<Expr> {
     let mut prepared = expression.clone();
     if let ControlFlow::Break(error) =
         visit_expressions_mut(&mut prepared, |expression| match prepare_expression(expression) {
@@ -546,11 +565,16 @@ fn expression_over(state: &SessionState, expression: &ast::Expr, schema: &Schema
     {
         return Err(error);
     }
-    let located = |error| locate(from_datafusion(&error), expression);
-    let df_schema = df_schema(schema)?;
     let prepared = ast::ExprWithAlias { expr: prepared, alias: None };
-    let planned = state.create_logical_expr_from_sql_expr(prepared, &df_schema).map_err(located)?;
-    let planned = meaning::expression_with_meaning(planned, &df_schema).map_err(located)?;
+    state
+        .create_logical_expr_from_sql_expr(prepared, &df_schema(schema)?)
+        .map_err(|error| locate(from_datafusion(&error), expression))
+}
+
+fn expression_over(state: &SessionState, expression: &ast::Expr, schema: &SchemaRef) -> Result<Expr> {
+    let planned = raw_expression(state, expression, schema)?;
+    let planned = meaning::expression_with_meaning(planned, &df_schema(schema)?)
+        .map_err(|error| locate(from_datafusion(&error), expression))?;
     if lower::has_subquery(&planned) || lower::has_aggregate(&planned) {
         return Err(Error::unsupported("subqueries and aggregates are not supported here")
             .hint("Send a SELECT with the condition in WHERE instead."));

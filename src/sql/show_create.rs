@@ -2,7 +2,10 @@
 
 use super::event_clauses::{show_emit, show_watermark};
 use super::names::quoted;
-use super::statement::{ColumnDefinition, CreateMaterializedView, CreateTable, CreateView};
+use super::statement::{
+    ColumnDefinition, CreateFunction, CreateMaterializedView, CreateTable, CreateView, FunctionVolatility,
+};
+use super::types::sql_name;
 
 fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
@@ -93,6 +96,26 @@ pub fn materialized_view(view: &CreateMaterializedView) -> String {
     )
 }
 
+/// The text of `CREATE FUNCTION`.
+pub fn function(function: &CreateFunction) -> String {
+    let parameters = function.parameters.iter().map(|parameter| match &parameter.name {
+        Some(name) => format!("{} {}", quoted(name), sql_name(&parameter.data_type)),
+        None => sql_name(&parameter.data_type),
+    });
+    let parameters = parameters.collect::<Vec<_>>().join(", ");
+    let mut text =
+        format!("CREATE FUNCTION {}({parameters}) RETURNS {}", function.name.to_sql(), sql_name(&function.returns));
+    text.push_str(match function.volatility {
+        Some(FunctionVolatility::Immutable) => " IMMUTABLE",
+        Some(FunctionVolatility::Stable) => " STABLE",
+        None => "",
+    });
+    if function.strict {
+        text.push_str(" STRICT");
+    }
+    format!("{text}\nRETURN {}", function.body)
+}
+
 #[cfg(test)]
 mod tests {
     use crate::sql::{StatementKind, parse};
@@ -103,6 +126,7 @@ mod tests {
             StatementKind::CreateTable(table) => super::table(table),
             StatementKind::CreateView(view) => super::view(view),
             StatementKind::CreateMaterializedView(view) => super::materialized_view(view),
+            StatementKind::CreateFunction(function) => super::function(function),
             other => panic!("{other:?}"),
         }
     }
@@ -119,6 +143,8 @@ mod tests {
             "create materialized view v with (background = true) as select \"table\" as \"select\" from k",
             "create materialized view v with (on_error = fail) as select 1 / a as x from t",
             "create materialized view v with (retain_history = '1 hour') as select a from t",
+            "create function F(\"A\" int, b text[]) returns numeric(10,2) immutable strict language sql as 'select a + $1'",
+            "create or replace function s.f() returns timestamptz return now()",
         ] {
             let once = shown(text);
             assert_eq!(shown(&once), once, "{text}");

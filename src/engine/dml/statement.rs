@@ -125,6 +125,7 @@ pub(crate) fn target(engine: &Engine, catalog: &Catalog, name: &Name, verb: &str
         Definition::View(_)
         | Definition::MaterializedView(_)
         | Definition::Sink(_)
+        | Definition::Function(_)
         | Definition::RowErrors(_)
         | Definition::LateRows(_)
         | Definition::Late(_) => refused(

@@ -67,7 +67,9 @@ fn tables(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
                             ObjectKind::Table if object.is_external() => "FOREIGN",
                             ObjectKind::Table => "BASE TABLE",
                             ObjectKind::View | ObjectKind::Errors | ObjectKind::Late => "VIEW",
-                            ObjectKind::MaterializedView | ObjectKind::Sink => "MATERIALIZED VIEW",
+                            ObjectKind::MaterializedView | ObjectKind::Sink | ObjectKind::Function => {
+                                "MATERIALIZED VIEW"
+                            }
                         }
                         .into(),
                     )

@@ -143,4 +143,6 @@ pub trait Operator: Send {
 }
 
 #[cfg(test)]
+mod layout_tests;
+#[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ use crate::exec::plan::{AggregateCall, AggregateFunction, Closing, EventTime, Jo
 use crate::state::MemoryBackend;
 use crate::types::OperatorId;
 
-fn input() -> SchemaRef {
+pub(super) fn input() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("k", DataType::Utf8, true),
         Field::new("x", DataType::Int64, true),
@@ -26,9 +26,9 @@ fn input() -> SchemaRef {
     ]))
 }
 
-type InputRow = (Option<u8>, Option<i64>, Option<i64>, Option<bool>);
+pub(super) type InputRow = (Option<u8>, Option<i64>, Option<i64>, Option<bool>);
 
-fn chunk(rows: &[(InputRow, i64)]) -> Vec<Chunk> {
+pub(super) fn chunk(rows: &[(InputRow, i64)]) -> Vec<Chunk> {
     let texts = StringArray::from_iter(rows.iter().map(|((k, ..), _)| k.map(|k| format!("k{k}"))));
     let numbers = Int64Array::from_iter(rows.iter().map(|((_, x, ..), _)| *x));
     let doubles = Float64Array::from_iter(rows.iter().map(|((_, _, d, _), _)| d.map(|d| d as f64 * 0.25)));
@@ -61,7 +61,7 @@ fn calls() -> Vec<AggregateCall> {
         .collect()
 }
 
-fn aggregate(keys: &[usize], track: bool) -> Aggregate {
+pub(super) fn aggregate(keys: &[usize], track: bool) -> Aggregate {
     let calls = calls();
     let mut fields: Vec<Field> = keys.iter().map(|key| input().field(*key).clone()).collect();
     fields.extend(calls.iter().map(|call| call.output.as_ref().clone()));
@@ -94,7 +94,12 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(3_600)
 }
 
-fn close(operator: &mut dyn Operator, backend: &mut MemoryBackend, time: u64, rows: &[(InputRow, i64)]) -> Vec<Chunk> {
+pub(super) fn close(
+    operator: &mut dyn Operator,
+    backend: &mut MemoryBackend,
+    time: u64,
+    rows: &[(InputRow, i64)],
+) -> Vec<Chunk> {
     // A deadline that has passed: every call is one slice.
     let mut context = Context::new(backend, Instant::now());
     chunk(rows).into_iter().for_each(|chunk| operator.push(0, chunk).expect("takes the type"));
@@ -103,11 +108,11 @@ fn close(operator: &mut dyn Operator, backend: &mut MemoryBackend, time: u64, ro
     out
 }
 
-fn open(operator: &mut dyn Operator, backend: &mut MemoryBackend) {
+pub(super) fn open(operator: &mut dyn Operator, backend: &mut MemoryBackend) {
     operator.open(&mut Context::new(backend, soon())).expect("opens");
 }
 
-fn barrier(operator: &mut dyn Operator, backend: &mut MemoryBackend) {
+pub(super) fn barrier(operator: &mut dyn Operator, backend: &mut MemoryBackend) {
     // In slices too.
     while operator.barrier(&mut Context::new(backend, Instant::now())).expect("stores") == Step::Again {}
 }
@@ -182,7 +187,7 @@ fn a_retraction_of_nothing_is_an_error() {
     assert!(operator.close(Time::from_millis(1), &mut Vec::new(), &mut context).is_err());
 }
 
-fn arrangement(key: &[usize], track: bool) -> Arrangement {
+pub(super) fn arrangement(key: &[usize], track: bool) -> Arrangement {
     let layout = Layout::new(input(), key).expect("can be kept");
     Arrangement::new(OperatorId::of("public.v", "rows"), layout, Time::ZERO, track)
 }
@@ -404,7 +409,7 @@ fn joined(
     rows
 }
 
-fn join(kind: JoinKind, condition: bool, track: bool) -> Join {
+pub(super) fn join(kind: JoinKind, condition: bool, track: bool) -> Join {
     use datafusion::logical_expr::Operator;
     use datafusion::physical_expr::PhysicalExpr;
     use datafusion::physical_expr::expressions::{BinaryExpr, Column};
