@@ -15,9 +15,10 @@
 //!
 //! ```text
 //! {"version":1,"op":"create","id":7,"schema":"public","name":"v","kind":"materialized_view",
-//!  "depends_on":[3],"text":"CREATE MATERIALIZED VIEW ..."}      kind: table, view, materialized_view, sink
+//!  "depends_on":[3],"text":"CREATE MATERIALIZED VIEW ..."}      kind: table, view, materialized_view, sink, function
 //!                                                               "errors":8 when it has an errors relation
 //!                               "indexes":[{"name":"i","columns":["a"]}] when it has some
+//!                                                               "late":9 when it has one of late rows
 //! {"version":1,"op":"alter", …}                                 as create: what the object is from now on
 //! {"version":1,"op":"create_schema","schema":"s"}
 //! {"version":1,"op":"drop","ids":[3,7],"schemas":[]}            a whole DROP ... CASCADE is one record
@@ -91,6 +92,9 @@ pub struct ObjectRecord {
     /// Its indexes.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<Index>,
+    /// The number of its relation of late rows, which comes and goes with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<RelationId>,
 }
 
 impl ObjectRecord {
@@ -105,7 +109,13 @@ impl ObjectRecord {
             text: object.text.clone(),
             errors: object.errors,
             indexes: object.indexes.clone(),
+            late: object.late,
         }
+    }
+
+    /// The greatest number that it takes.
+    pub fn last_id(&self) -> RelationId {
+        self.errors.into_iter().chain(self.late).fold(self.id, RelationId::max)
     }
 
     /// The object, with what its text means.
@@ -119,6 +129,7 @@ impl ObjectRecord {
             text: self.text,
             errors: self.errors,
             indexes: self.indexes,
+            late: self.late,
             definition,
         }
     }
@@ -282,6 +293,7 @@ mod tests {
             text: format!("CREATE TABLE t{id} (\"größe\" integer)"),
             errors: None,
             indexes: Vec::new(),
+            late: None,
         })
     }
 

@@ -31,6 +31,7 @@ pub(crate) fn all() -> Vec<Arc<ScalarUDF>> {
     .map(|function| Arc::new(ScalarUDF::new_from_impl(function)))
     .chain([Arc::new(super::zoned::truncation())])
     .chain(super::window_functions::all())
+    .chain(super::bounded_functions::all())
     .chain(super::jsonb::functions())
     .collect()
 }

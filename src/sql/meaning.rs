@@ -32,6 +32,7 @@ use super::casts::cast;
 use super::errors::to_datafusion;
 use super::functions::round_to_even;
 use super::jsonb;
+use super::scalar_functions;
 use super::timestamps::timestamp_difference;
 use super::types::{UTC, sql_name};
 use super::zoned;
@@ -151,6 +152,9 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                 }
                 Expr::Case(case) => Transformed::yes(Expr::Case(case_with_meaning(case, schema)?)),
                 Expr::ScalarFunction(call) => {
+                    if let Some(body) = scalar_functions::inlined(&call, schema)? {
+                        return Ok(Transformed::yes(body));
+                    }
                     jsonb::check_call(call.func.name(), &call.args, schema)?;
                     Transformed::yes(call_with_meaning(call, schema))
                 }
