@@ -145,9 +145,12 @@ fn indexed(catalog: &Catalog, name: &Name) -> Result<Arc<Object>> {
         Definition::Broken(reason) => return Err(broken(object, reason).position(name.position)),
         Definition::Table(_) => "Give it a PRIMARY KEY: then it keeps its rows. Or make a materialized view of it.",
         Definition::View(_) => "Make it a materialized view.",
-        Definition::Sink(_) | Definition::Errors(_) | Definition::RowErrors(_) => {
-            "Make an index on a table or a materialized view."
-        }
+        Definition::Sink(_)
+        | Definition::Function(_)
+        | Definition::Errors(_)
+        | Definition::RowErrors(_)
+        | Definition::LateRows(_)
+        | Definition::Late(_) => "Make an index on a table or a materialized view."
     };
     Err(Error::new(SqlState::WrongObjectType, format!("\"{}\" keeps no rows that an index could find", name.name))
         .hint(hint)

@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 
 use crate::catalog::{self, Definition, Object};
-use crate::sql::{Describe, Name, ObjectKind, Show, sql_name};
+use crate::sql::{Describe, Name, ObjectKind, Show, show_create, sql_name};
 use crate::types::{Error, Limit, Limits, Result, SqlState};
 
 use super::api::{Answer, JobInfo, Tag};
@@ -155,7 +155,7 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
             let mut text = object.text.clone();
             for index in &object.indexes {
                 text.push_str(";\n");
-                text.push_str(&sql::show_create::index(&index.name, &relation, &index.columns));
+                text.push_str(&show_create::index(&index.name, &relation, &index.columns));
             }
             rows(schema, vec![texts([object.qualified_name()]), texts([text])], "SHOW")
         }
