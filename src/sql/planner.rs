@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, IntervalUnit, SchemaRef, TimeUnit};
 use datafusion::common::config::Dialect;
+use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::common::{DFSchema, TableReference};
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Projection};
@@ -14,21 +15,25 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::parser::Statement as PlannedStatement;
 use sqlparser::ast::{self, visit_expressions_mut};
 
-use super::casts::cast;
+use super::any_all;
+use super::casts::{cast, check_literals};
 use super::catalog_queries;
-use super::errors::{from_datafusion, locate, missing_table, undefined_table};
+use super::errors::{from_datafusion, missing_table, undefined_table};
 use super::functions;
 use super::grouping;
 use super::jsonb;
+use super::locate::locate;
 use super::lower;
 use super::meaning;
 use super::names::{name_columns, shown_name};
 use super::null_aware;
 use super::parser::parse_expression;
 use super::reader::{DATABASE, duplicate_column};
+use super::row_values;
 use super::series;
 use super::tokens::with_stack;
 use super::types::{SqlTypes, UTC, sql_name, stored};
+use super::using;
 use super::view_checks;
 use super::windows;
 use super::zoned;
@@ -129,7 +134,7 @@ pub async fn plan_view(
     let query = &query;
     let plan = logical_plan(state, query).await?;
     let plan = analysed(state, plan).map_err(|error| locate(error, query))?;
-    let names = view_columns(&plan, columns)?;
+    let names = view_columns(&plan, columns).map_err(|error| locate(error, query))?;
     with_stack(|| lower::lower(state, &plan, names, resolver)).map_err(|error| locate(error, query))
 }
 
@@ -160,7 +165,7 @@ pub fn view_columns(plan: &LogicalPlan, columns: &[String]) -> Result<Vec<String
 /// Those of [`plan_query`] and [`view_columns`].
 pub async fn plan_plain_view(state: &SessionState, query: &ast::Query, columns: &[String]) -> Result<LogicalPlan> {
     let plan = plan_query(state, query).await?;
-    let names = view_columns(&plan, columns)?;
+    let names = view_columns(&plan, columns).map_err(|error| locate(error, query))?;
     let expressions: Vec<Expr> =
         plan.schema().columns().into_iter().zip(names).map(|(column, name)| Expr::Column(column).alias(name)).collect();
     let projection = Projection::try_new(expressions, Arc::new(plan)).map_err(|error| from_datafusion(&error))?;
@@ -176,14 +181,11 @@ pub(crate) async fn infer_parameters(
     query: &ast::Query,
     types: &mut [Option<DataType>],
 ) -> Result<()> {
-    let prepared = with_stack(|| {
-        let mut prepared = catalog_queries::rewritten(query).unwrap_or_else(|| query.clone());
-        prepare(&mut prepared).map(|()| prepared)
-    })?;
-    let statement = PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared))));
+    let statement = prepared(state, query).await?;
     // Where a type is needed to plan at all, the parameters are texts; the query is planned again
     // then, and its errors are seen.
     let Ok(plan) = state.statement_to_plan(statement).await else { return Ok(()) };
+    any_all::infer(&plan, types).map_err(|error| from_datafusion(&error))?;
     for (name, data_type) in plan.get_parameter_types().map_err(|error| from_datafusion(&error))? {
         let index = name.strip_prefix('$').and_then(|number| number.parse::<usize>().ok());
         if let (Some(index), Some(data_type)) = (index, data_type)
@@ -196,12 +198,16 @@ pub(crate) async fn infer_parameters(
     Ok(())
 }
 
+/// A query in the form that DataFusion's planner takes.
+async fn prepared(state: &SessionState, query: &ast::Query) -> Result<PlannedStatement> {
+    let mut prepared = with_stack(|| catalog_queries::rewritten(query).unwrap_or_else(|| query.clone()));
+    using::rewrite(state, &mut prepared).await;
+    with_stack(|| prepare(&mut prepared))?;
+    Ok(PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared)))))
+}
+
 async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<LogicalPlan> {
-    let prepared = with_stack(|| {
-        let mut prepared = catalog_queries::rewritten(query).unwrap_or_else(|| query.clone());
-        prepare(&mut prepared).map(|()| prepared)
-    })?;
-    let statement = PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared))));
+    let statement = prepared(state, query).await?;
     let plan = match state.statement_to_plan(statement).await {
         Ok(plan) => plan,
         Err(error) => {
@@ -216,7 +222,14 @@ async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<Logica
         }
     };
     with_stack(|| null_aware::check(&plan)).map_err(|error| locate(error, query))?;
-    with_stack(|| meaning::apply(plan)).map_err(|error| locate(from_datafusion(&error), query))
+    let plan = with_stack(|| meaning::apply(plan)).map_err(|error| locate(from_datafusion(&error), query))?;
+    let checked = plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expression| check_literals(expression).map(|()| TreeNodeRecursion::Continue))
+    });
+    match checked {
+        Ok(_) => Ok(plan),
+        Err(error) => Err(locate(from_datafusion(&error), query)),
+    }
 }
 
 fn table_names(state: &SessionState) -> Vec<String> {
@@ -230,6 +243,7 @@ fn table_names(state: &SessionState) -> Vec<String> {
 
 /// Brings a query into the form that DataFusion's planner takes.
 fn prepare(query: &mut ast::Query) -> Result<()> {
+    row_values::rewrite(query)?;
     windows::rewrite(query)?;
     series::name_columns(query)?;
     name_columns(query);
@@ -316,6 +330,10 @@ fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
         *expression = plain;
         return Ok(());
     }
+    if let Some(call) = any_all::rewritten(expression) {
+        *expression = call;
+        return Ok(());
+    }
     if let ast::Expr::Function(call) = &mut *expression
         && let Some(remainder) = remainder(call)
     {
@@ -348,13 +366,22 @@ fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
     Ok(())
 }
 
-/// `FETCH FIRST n ROWS ONLY` is LIMIT by another name.
+/// `FETCH FIRST n ROWS ONLY` is LIMIT by another name; a number in quotes is one.
 struct Fetches;
 
 impl ast::VisitorMut for Fetches {
     type Break = Error;
 
     fn pre_visit_query(&mut self, query: &mut ast::Query) -> ControlFlow<Error> {
+        if let Some(ast::LimitClause::LimitOffset { limit, offset, .. }) = &mut query.limit_clause {
+            for count in limit.iter_mut().chain(offset.iter_mut().map(|offset| &mut offset.value)) {
+                if let ast::Expr::Value(value) = count
+                    && let ast::Value::SingleQuotedString(text) = &value.value
+                {
+                    value.value = ast::Value::Number(text.trim().to_owned(), false);
+                }
+            }
+        }
         let Some(fetch) = query.fetch.take() else {
             return ControlFlow::Continue(());
         };
@@ -513,6 +540,7 @@ fn expression_over(state: &SessionState, expression: &ast::Expr, schema: &Schema
     let prepared = ast::ExprWithAlias { expr: prepared, alias: None };
     let planned = state.create_logical_expr_from_sql_expr(prepared, &df_schema).map_err(located)?;
     let planned = meaning::expression_with_meaning(planned, &df_schema).map_err(located)?;
+    check_literals(&planned).map_err(located)?;
     if lower::has_subquery(&planned) || lower::has_aggregate(&planned) {
         return Err(Error::unsupported("subqueries and aggregates are not supported here")
             .hint("Send a SELECT with the condition in WHERE instead."));
