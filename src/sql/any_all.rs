@@ -117,7 +117,7 @@ pub(crate) fn rewritten(expression: &ast::Expr) -> Option<ast::Expr> {
 pub(crate) fn functions() -> impl Iterator<Item = Arc<ScalarUDF>> {
     FUNCTIONS.iter().map(|(name, comparison, all)| {
         let signature = Signature::user_defined(Volatility::Immutable);
-        Arc::new(ScalarUDF::new_from_impl(Quantified { name: *name, comparison: *comparison, all: *all, signature }))
+        Arc::new(ScalarUDF::new_from_impl(Quantified { name, comparison: *comparison, all: *all, signature }))
     })
 }
 

@@ -280,10 +280,14 @@ fn is_comparison(operator: Operator) -> bool {
 /// A comparison: numbers by their common type, and none between types that have nothing in common.
 fn compared(binary: BinaryExpr, schema: &DFSchema) -> DataFusionResult<BinaryExpr> {
     let BinaryExpr { left, op, right } = binary;
-    if let (Ok(a), Ok(b)) = (left.get_type(schema), right.get_type(schema)) {
-        if differ(&a, &b) && !is_untyped(&left) && !is_untyped(&right) && a != JSONB && b != JSONB {
-            return Err(to_datafusion(undefined_operator(&op.to_string(), &[sql_name(&a), sql_name(&b)])));
-        }
+    if let (Ok(a), Ok(b)) = (left.get_type(schema), right.get_type(schema))
+        && differ(&a, &b)
+        && !is_untyped(&left)
+        && !is_untyped(&right)
+        && a != JSONB
+        && b != JSONB
+    {
+        return Err(to_datafusion(undefined_operator(&op.to_string(), &[sql_name(&a), sql_name(&b)])));
     }
     let operands = jsonb::compared(vec![*left, *right], op, schema)?;
     let operands = with_typed_texts(operands, schema);
