@@ -66,10 +66,10 @@ make_node() {
         die "could not install the packages pg and pg-copy-streams of node"
 }
 
-# RocksDB's C++ code as a static library below the user's cache, built once: eight minutes of one core. Tells cargo where
-# it lies, so that no target folder builds it again.
+# RocksDB's C++ code as a static library below the user's cache, built once. Tells cargo where it lies, so that no target
+# folder builds it again.
 rocksdb_library() {
-    local version folder build
+    local version folder
     version=$(sed -n '/^name = "librocksdb-sys"$/{n;s/^version = "\(.*\)"$/\1/p}' "$ROOT/Cargo.lock")
     [[ -n $version ]] || die "Cargo.lock names no librocksdb-sys"
     folder="$CACHE/clink-rocksdb/$version"
@@ -79,31 +79,36 @@ rocksdb_library() {
     command -v c++ >/dev/null || install_packages g++
     if [[ ! -f $folder/librocksdb.a ]]; then
         command -v cargo >/dev/null || die "the Rust toolchain is missing: see https://rustup.rs"
-        say "building RocksDB; this takes about 8 to 15 minutes, once"
-        build="$folder/build"
-        rm -rf "$build"
-        mkdir -p "$build/src"
-        : >"$build/src/lib.rs"
-        cp "$ROOT/Cargo.lock" "$build/"
-        cat >"$build/Cargo.toml" <<EOF
-[package]
-name = "clink-rocksdb"
-edition = "2024"
-[dependencies]
-librocksdb-sys = { version = "=${version%%+*}", default-features = false, features = ["bindgen-runtime", "lz4", "zstd"] }
-[profile.dev.package."*"]
-opt-level = 2
-debug = false
-[workspace]
-EOF
-        (cd "$build" && env -u ROCKSDB_LIB_DIR -u ROCKSDB_STATIC CARGO_TARGET_DIR="$build/target" \
-            timeout 7200 cargo build) >&2 || die "RocksDB could not be built"
-        cp "$build"/target/debug/build/librocksdb-sys-*/out/librocksdb.a "$folder/librocksdb.a.part" ||
-            die "the build of RocksDB left no library"
-        mv "$folder/librocksdb.a.part" "$folder/librocksdb.a"
-        rm -rf "$build"
+        say "building RocksDB; this takes about 5 to 10 minutes, once"
+        build_rocksdb "$folder" || die "RocksDB could not be built"
     fi
     export ROCKSDB_LIB_DIR="$folder" ROCKSDB_STATIC=1
+}
+
+# Compiles the sources of the crate librocksdb-sys into FOLDER/librocksdb.a, with the defines of its build script. That
+# compiles 340 files one by one, most of the time the same headers; here some twenty files are one unit, as in RocksDB's own
+# `make unity`, which takes a third of the time.
+build_rocksdb() {
+    local folder=$1 build="$1/build" crates rocksdb lz4 zstd flags
+    crates=$(cd "$ROOT" && timeout 1800 cargo metadata --locked --format-version 1 | tr ',' '\n' |
+        sed -n 's/.*"manifest_path":"\(.*\)\/Cargo.toml".*/\1/p') || return 1
+    rocksdb=$(grep '/librocksdb-sys-[^/]*$' <<<"$crates") && lz4=$(grep '/lz4-sys-[^/]*$' <<<"$crates") &&
+        zstd=$(grep '/zstd-sys-[^/]*$' <<<"$crates") || return 1
+    flags=(
+        -std=c++20 -O2 -fPIC -ffunction-sections -fdata-sections -w -include cstdint
+        -I"$rocksdb" -I"$rocksdb/rocksdb/include" -I"$rocksdb/rocksdb" -I"$lz4/liblz4/lib" -I"$zstd/zstd/lib"
+        -DLZ4=1 -DZSTD=1 -DNDEBUG=1 -DHAVE_ALIGNED_NEW -DHAVE_UINT128_EXTENSION -DOS_LINUX -DROCKSDB_PLATFORM_POSIX
+        -DROCKSDB_LIB_IO_POSIX -DROCKSDB_SCHED_GETCPU_PRESENT -DROCKSDB_AUXV_GETAUXVAL_PRESENT
+        -DROCKSDB_FALLOCATE_PRESENT -DROCKSDB_RANGESYNC_PRESENT
+    )
+    rm -rf "$build" && mkdir -p "$build" || return 1
+    # The crate has its own build_version.cc.
+    tr -d ' \r' <"$rocksdb/rocksdb_lib_sources.txt" | grep -v '^util/build_version.cc$' |
+        awk -v to="$build" '{ printf "#include \"rocksdb/%s\"\n", $0 > sprintf("%s/unit-%02d.cc", to, (NR - 1) / 22) }'
+    printf '#include "build_version.cc"\n' >"$build/version.cc"
+    find "$build" -name '*.cc' -print0 | sort -z |
+        timeout 7200 xargs -0 -P "$(nproc)" -I{} c++ "${flags[@]}" -c {} -o {}.o || return 1
+    ar rcs "$folder/librocksdb.a.part" "$build"/*.o && mv "$folder/librocksdb.a.part" "$folder/librocksdb.a" && rm -rf "$build"
 }
 
 # Builds the binary unless CLINK_BIN names one, and exports CLINK_BIN.

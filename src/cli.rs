@@ -22,8 +22,8 @@ use clink::env::Env;
 use clink::server::{BoundSockets, Listen, ServerAddresses};
 use clink::types::{Error, Limits};
 
-/// Planning walks expressions by recursion, as deep as the parser lets them be.
-const IO_STACK_BYTES: usize = 8 << 20;
+/// Planning walks queries by recursion, as deep as the parser lets them be. Of a stack only what was used takes memory.
+const IO_STACK_BYTES: usize = 64 << 20;
 
 /// How long tasks on the blocking pool may go on after everything else has ended.
 const RUNTIME_STOP_TIMEOUT: Duration = Duration::from_secs(2);

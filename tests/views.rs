@@ -212,7 +212,7 @@ impl Generator {
         (own, result)
     }
 
-    /// A view that joins two relations, or keeps the rows of one by what the other has.
+    /// A view that joins two relations, keeps the rows of one by what the other has, or is a set operation of both.
     fn join(&mut self, mut result: Shape, inputs: &[Shape]) -> (String, Shape) {
         let narrow: Vec<&Shape> = inputs.iter().filter(|shape| !shape.wide).collect();
         let [left, right] = [0, 1].map(|_| (*narrow.choose(&mut self.random).expect("tables")).clone());
@@ -228,7 +228,8 @@ impl Generator {
         if self.random.random_bool(0.4) {
             on.push_str([" AND l.lx < r.rx", " AND l.lx + r.rx > 5", " AND r.rx <> 3"][self.random.random_range(0..3)]);
         }
-        let kind = self.random.random_range(0..8);
+        let kind = self.random.random_range(0..10);
+        let set = ["EXCEPT ALL", "INTERSECT ALL", "EXCEPT", "INTERSECT"][self.random.random_range(0..4)];
         let query = |left: &str, right: &str| match kind {
             0 | 1 => format!("SELECT lt AS t, lx AS x, rt AS u, rx AS y FROM {left} l JOIN {right} r ON {on}"),
             2 => format!("SELECT lt AS t, lx AS x, rt AS u, rx AS y FROM {left} l LEFT JOIN {right} r ON {on}"),
@@ -236,7 +237,8 @@ impl Generator {
             4 => format!("SELECT lt AS t, lx AS x, rt AS u, rx AS y FROM {left} l FULL JOIN {right} r ON {on}"),
             5 => format!("SELECT lt AS t, lx AS x FROM {left} l WHERE EXISTS (SELECT 1 FROM {right} r WHERE {on})"),
             6 => format!("SELECT lt AS t, lx AS x FROM {left} l WHERE NOT EXISTS (SELECT 1 FROM {right} r WHERE {on})"),
-            _ => format!("SELECT lt AS t, lx AS x FROM {left} l WHERE lx IN (SELECT rx FROM {right} r)"),
+            7 => format!("SELECT lt AS t, lx AS x FROM {left} l WHERE lx IN (SELECT rx FROM {right} r)"),
+            _ => format!("SELECT lt AS t, lx AS x FROM {left} l {set} SELECT rt, rx FROM {right} r"),
         };
         result.texts.push("t".to_owned());
         result.numbers.push("x".to_owned());

@@ -15,8 +15,9 @@
 //!
 //! ```text
 //! {"version":1,"op":"create","id":7,"schema":"public","name":"v","kind":"materialized_view",
-//!  "depends_on":[3],"text":"CREATE MATERIALIZED VIEW ..."}      kind: table, view, materialized_view, sink
+//!  "depends_on":[3],"text":"CREATE MATERIALIZED VIEW ..."}      kind: table, view, materialized_view, sink, function
 //!                                                               "errors":8 when it has an errors relation
+//!                                                               "late":9 when it has one of late rows
 //! {"version":1,"op":"alter", …}                                 as create: what the object is from now on
 //! {"version":1,"op":"create_schema","schema":"s"}
 //! {"version":1,"op":"drop","ids":[3,7],"schemas":[]}            a whole DROP ... CASCADE is one record
@@ -87,6 +88,9 @@ pub struct ObjectRecord {
     /// The number of its errors relation, which comes and goes with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub errors: Option<RelationId>,
+    /// The number of its relation of late rows, which comes and goes with it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub late: Option<RelationId>,
 }
 
 impl ObjectRecord {
@@ -100,7 +104,13 @@ impl ObjectRecord {
             depends_on: object.depends_on.clone(),
             text: object.text.clone(),
             errors: object.errors,
+            late: object.late,
         }
+    }
+
+    /// The greatest number that it takes.
+    pub fn last_id(&self) -> RelationId {
+        self.errors.into_iter().chain(self.late).fold(self.id, RelationId::max)
     }
 
     /// The object, with what its text means.
@@ -113,6 +123,7 @@ impl ObjectRecord {
             depends_on: self.depends_on,
             text: self.text,
             errors: self.errors,
+            late: self.late,
             definition,
         }
     }
@@ -275,6 +286,7 @@ mod tests {
             depends_on: vec![],
             text: format!("CREATE TABLE t{id} (\"größe\" integer)"),
             errors: None,
+            late: None,
         })
     }
 

@@ -15,8 +15,8 @@ mod version;
 
 pub use log::{CatalogLog, Change, ObjectRecord};
 pub use objects::{
-    Definition, MaterializedView, Object, ObjectKind, SinkDefinition, Table, TableColumn, View, errors_name,
-    errors_schema,
+    Definition, FunctionDefinition, MaterializedView, Object, ObjectKind, SinkDefinition, Table, TableColumn, View,
+    errors_name, errors_schema, late_name, late_schema,
 };
 pub use store::CatalogStore;
 pub use version::{Catalog, DEFAULT_SCHEMA, RESERVED_SCHEMAS, near_miss};

@@ -3,10 +3,11 @@
 use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use datafusion::logical_expr::ScalarUDF;
 use serde::{Deserialize, Serialize};
 use sqlparser::ast;
 
-use crate::exec::plan::{JobPlan, row_errors_schema};
+use crate::exec::plan::{JobPlan, late_rows_schema, row_errors_schema};
 use crate::types::{Error, RelationId};
 
 /// The kinds of relations.
@@ -21,9 +22,14 @@ pub enum ObjectKind {
     MaterializedView,
     /// A standing query whose rows leave.
     Sink,
+    /// A scalar function of SQL: no relation, and found by a name of its own kind.
+    Function,
     /// The rows of a table with a connector that could not be read, or those for which an expression of a view or sink
     /// failed. It comes and goes with its object.
     Errors,
+    /// The changes that came too late for a view or sink, or, of a table, for all that stands on it. It comes and goes
+    /// with its object.
+    Late,
 }
 
 impl ObjectKind {
@@ -34,7 +40,9 @@ impl ObjectKind {
             ObjectKind::View => "view",
             ObjectKind::MaterializedView => "materialized view",
             ObjectKind::Sink => "sink",
+            ObjectKind::Function => "function",
             ObjectKind::Errors => "errors table",
+            ObjectKind::Late => "table of late rows",
         }
     }
 
@@ -45,8 +53,9 @@ impl ObjectKind {
             ObjectKind::View => "VIEW",
             ObjectKind::MaterializedView => "MATERIALIZED VIEW",
             ObjectKind::Sink => "SINK",
+            ObjectKind::Function => "FUNCTION",
             // No statement names it: its object's does.
-            ObjectKind::Errors => "TABLE",
+            ObjectKind::Errors | ObjectKind::Late => "TABLE",
         }
     }
 }
@@ -68,6 +77,8 @@ pub struct Object {
     pub text: String,
     /// The number of its errors relation, if it has one.
     pub errors: Option<RelationId>,
+    /// The number of its relation of late rows, if it has one.
+    pub late: Option<RelationId>,
     /// What the text means.
     pub definition: Definition,
 }
@@ -83,10 +94,16 @@ pub enum Definition {
     MaterializedView(MaterializedView),
     /// A sink.
     Sink(SinkDefinition),
+    /// A scalar function.
+    Function(FunctionDefinition),
     /// The bad rows of this table with a connector.
     Errors(RelationId),
     /// The rows for which an expression of this view or sink failed.
     RowErrors(RelationId),
+    /// The changes that came too late for this view or sink.
+    LateRows(RelationId),
+    /// The changes that came too late for what stands on this table.
+    Late(RelationId),
     /// The text could not be planned when the database was opened; reads fail with the reason.
     Broken(Error),
 }
@@ -104,6 +121,9 @@ pub struct Table {
     pub append_only: bool,
     /// The connector's name; `None` for an ordinary table.
     pub connector: Option<String>,
+    /// Its column of event time, and how much longer than the watermark says windows over it can be changed, in
+    /// microseconds.
+    pub event_time: Option<(usize, i64)>,
 }
 
 impl Table {
@@ -111,7 +131,7 @@ impl Table {
     pub fn new(columns: Vec<TableColumn>, key: Vec<usize>, append_only: bool, connector: Option<String>) -> Table {
         let fields: Vec<Field> =
             columns.iter().map(|column| Field::new(&column.name, column.data_type.clone(), column.nullable)).collect();
-        Table { columns, row_schema: Arc::new(Schema::new(fields)), key, append_only, connector }
+        Table { columns, row_schema: Arc::new(Schema::new(fields)), key, append_only, connector, event_time: None }
     }
 }
 
@@ -161,6 +181,17 @@ pub struct SinkDefinition {
     pub table: Option<RelationId>,
 }
 
+/// A function's definition.
+#[derive(Clone, Debug)]
+pub struct FunctionDefinition {
+    /// Names, where they are given, and types of its parameters.
+    pub parameters: Vec<(Option<String>, DataType)>,
+    /// The type of its result.
+    pub returns: DataType,
+    /// What its calls are planned with.
+    pub function: Arc<ScalarUDF>,
+}
+
 /// The columns of a table's errors relation.
 pub fn errors_schema() -> SchemaRef {
     static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
@@ -172,6 +203,21 @@ pub fn errors_schema() -> SchemaRef {
             Field::new("offset", DataType::Int64, true),
             Field::new("time", DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())), true),
         ]))
+    });
+    Arc::clone(&SCHEMA)
+}
+
+/// The name of the relation of late rows of a relation.
+pub fn late_name(name: &str) -> String {
+    format!("{name}_late")
+}
+
+/// The columns of a table's relation of late rows: the view or sink, and those of its own.
+pub fn late_schema() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        let mut fields = vec![Arc::new(Field::new("view", DataType::Utf8, false))];
+        fields.extend(late_rows_schema().fields().iter().cloned());
+        Arc::new(Schema::new(fields))
     });
     Arc::clone(&SCHEMA)
 }
@@ -192,11 +238,35 @@ impl Object {
             depends_on: vec![self.id],
             text: String::new(),
             errors: None,
+            late: None,
             definition: match self.kind {
                 ObjectKind::Table => Definition::Errors(self.id),
                 _ => Definition::RowErrors(self.id),
             },
         })
+    }
+
+    /// Its relation of late rows as an object of its own, if it has one.
+    pub fn late_object(&self) -> Option<Object> {
+        self.late.map(|id| Object {
+            id,
+            schema: self.schema.clone(),
+            name: late_name(&self.name),
+            kind: ObjectKind::Late,
+            depends_on: vec![self.id],
+            text: String::new(),
+            errors: None,
+            late: None,
+            definition: match self.kind {
+                ObjectKind::Table => Definition::Late(self.id),
+                _ => Definition::LateRows(self.id),
+            },
+        })
+    }
+
+    /// The numbers of the relations that come and go with it.
+    pub fn beside(&self) -> impl Iterator<Item = RelationId> + use<> {
+        self.errors.into_iter().chain(self.late)
     }
 
     /// `schema.name`.
@@ -213,7 +283,9 @@ impl Object {
             Definition::Sink(sink) => Some(Arc::clone(sink.plan.schema())),
             Definition::Errors(_) => Some(errors_schema()),
             Definition::RowErrors(_) => Some(row_errors_schema()),
-            Definition::Broken(_) => None,
+            Definition::LateRows(_) => Some(late_rows_schema()),
+            Definition::Late(_) => Some(late_schema()),
+            Definition::Function(_) | Definition::Broken(_) => None,
         }
     }
 
@@ -224,8 +296,11 @@ impl Object {
             Definition::MaterializedView(view) => &view.plan.key,
             Definition::View(_)
             | Definition::Sink(_)
+            | Definition::Function(_)
             | Definition::Errors(_)
             | Definition::RowErrors(_)
+            | Definition::LateRows(_)
+            | Definition::Late(_)
             | Definition::Broken(_) => &[],
         }
     }
@@ -239,9 +314,12 @@ impl Object {
             // Its oldest rows go when there are too many.
             Definition::View(_)
             | Definition::Sink(_)
+            | Definition::Function(_)
             | Definition::Errors(_)
             | Definition::RowErrors(_)
+            | Definition::Late(_)
             | Definition::Broken(_) => false,
+            Definition::LateRows(_) => true,
         }
     }
 

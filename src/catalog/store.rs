@@ -40,7 +40,7 @@ impl CatalogStore {
         for change in changes {
             match &change {
                 Change::Create(record) => {
-                    highest = highest.max(record.id.0).max(record.errors.map_or(0, |errors| errors.0));
+                    highest = highest.max(record.last_id().0);
                     records.insert(record.id, record.clone());
                 }
                 Change::Alter(record) => drop(records.insert(record.id, record.clone())),
@@ -115,7 +115,7 @@ impl CatalogStore {
         }
         writer.log.append(change)?;
         if let Change::Create(record) = change {
-            writer.next_id = record.id.max(record.errors.unwrap_or(record.id)).0.saturating_add(1);
+            writer.next_id = record.last_id().0.saturating_add(1);
         }
         self.show(change, object);
         Ok(())
@@ -142,6 +142,7 @@ mod tests {
             depends_on: depends_on.to_vec(),
             text: format!("CREATE VIEW o{id} AS SELECT 1"),
             errors: None,
+            late: None,
             definition: Definition::Broken(Error::internal("not planned")),
         }
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::types::RelationId;
 
 use super::log::Change;
-use super::objects::{Object, errors_name};
+use super::objects::{Object, ObjectKind, errors_name, late_name};
 
 /// The schema that is there from the start, and the search path.
 pub const DEFAULT_SCHEMA: &str = "public";
@@ -19,13 +19,15 @@ pub const RESERVED_SCHEMAS: [&str; 3] = ["clink_catalog", "pg_catalog", "informa
 pub struct Catalog {
     /// Names in each schema; a schema without objects has an empty map.
     schemas: BTreeMap<String, BTreeMap<String, RelationId>>,
+    /// Functions by schema and name: a relation may be called the same.
+    functions: BTreeMap<(String, String), RelationId>,
     objects: BTreeMap<RelationId, Arc<Object>>,
 }
 
 impl Default for Catalog {
     fn default() -> Catalog {
         let schemas = BTreeMap::from([(DEFAULT_SCHEMA.to_owned(), BTreeMap::new())]);
-        Catalog { schemas, objects: BTreeMap::new() }
+        Catalog { schemas, functions: BTreeMap::new(), objects: BTreeMap::new() }
     }
 }
 
@@ -39,6 +41,17 @@ impl Catalog {
     pub fn find(&self, schema: Option<&str>, name: &str) -> Option<&Arc<Object>> {
         let id = self.schemas.get(schema.unwrap_or(DEFAULT_SCHEMA))?.get(name)?;
         self.objects.get(id)
+    }
+
+    /// The function of this name; without a schema in the default one.
+    pub fn find_function(&self, schema: Option<&str>, name: &str) -> Option<&Arc<Object>> {
+        let id = self.functions.get(&(schema.unwrap_or(DEFAULT_SCHEMA).to_owned(), name.to_owned()))?;
+        self.objects.get(id)
+    }
+
+    /// All functions, by schema and name.
+    pub fn functions(&self) -> impl Iterator<Item = &Arc<Object>> {
+        self.functions.values().filter_map(|id| self.objects.get(id))
     }
 
     /// All objects by number: what an object stands on comes before it.
@@ -81,14 +94,22 @@ impl Catalog {
     pub(crate) fn after(&self, change: &Change, object: Option<Arc<Object>>) -> Catalog {
         let mut next = self.clone();
         match change {
+            Change::Create(record) | Change::Alter(record) if record.kind == ObjectKind::Function => {
+                next.functions.insert((record.schema.clone(), record.name.clone()), record.id);
+                next.objects.extend(object.map(|object| (record.id, object)));
+            }
             Change::Create(record) | Change::Alter(record) => {
                 let names = next.schemas.entry(record.schema.clone()).or_default();
                 names.insert(record.name.clone(), record.id);
                 if let Some(errors) = record.errors {
                     names.insert(errors_name(&record.name), errors);
                 }
+                if let Some(late) = record.late {
+                    names.insert(late_name(&record.name), late);
+                }
                 if let Some(object) = object {
-                    next.objects.extend(object.errors_object().map(|errors| (errors.id, Arc::new(errors))));
+                    let beside = object.errors_object().into_iter().chain(object.late_object());
+                    next.objects.extend(beside.map(|beside| (beside.id, Arc::new(beside))));
                     next.objects.insert(record.id, object);
                 }
             }
@@ -99,6 +120,7 @@ impl Catalog {
                 for id in ids {
                     next.objects.remove(id);
                 }
+                next.functions.retain(|_, id| !ids.contains(id));
                 for names in next.schemas.values_mut() {
                     names.retain(|_, id| !ids.contains(id));
                 }
@@ -145,8 +167,8 @@ fn edit_distance(left: &str, right: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalog::Definition;
     use crate::catalog::log::ObjectRecord;
-    use crate::catalog::{Definition, ObjectKind};
     use crate::types::Error;
 
     fn add(catalog: &Catalog, id: u64, name: &str, depends_on: &[u64]) -> Catalog {
@@ -158,6 +180,7 @@ mod tests {
             depends_on: depends_on.iter().copied().map(RelationId).collect(),
             text: String::new(),
             errors: None,
+            late: None,
         };
         let object = record.clone().into_object(Definition::Broken(Error::internal("not planned")));
         catalog.after(&Change::Create(record), Some(Arc::new(object)))

@@ -17,6 +17,7 @@ use tokio::sync::oneshot;
 
 use super::checkpoints::offline::{OfflineSelection, as_one, read_state};
 use super::checkpoints::{CheckpointConfig, CheckpointInfo, Checkpoints, Controller, Message, StateStores};
+use super::event_times::{EventTimes, SeenTime, TableWatermark};
 use super::feeds::WakeOnce;
 use super::installed::{Relations, gone, restarted};
 use super::sequencer::{Request, Restart, Sequencer, stopping};
@@ -72,6 +73,7 @@ impl RelationSpec {
             | RelationKind::External { .. }
             | RelationKind::Errors { .. }
             | RelationKind::RowErrors
+            | RelationKind::LateRows
             | RelationKind::Sink { .. } => None,
         }
     }
@@ -86,6 +88,7 @@ impl RelationSpec {
             | RelationKind::External { .. }
             | RelationKind::Errors { .. }
             | RelationKind::RowErrors
+            | RelationKind::LateRows
             | RelationKind::Sink { .. } => 0,
         }
     }
@@ -100,6 +103,8 @@ pub enum RelationKind {
         schema: SchemaRef,
         /// Columns of the primary key; empty: the whole row identifies a row, with a count.
         key: Vec<usize>,
+        /// Its event time, if it has one.
+        watermark: Option<TableWatermark>,
     },
     /// A connector. Without a key no rows are kept and every job reads the source; with one the last row of each key is.
     External {
@@ -107,6 +112,8 @@ pub enum RelationKind {
         source: SourceTable,
         /// Columns of the primary key.
         key: Vec<usize>,
+        /// Its event time, if it has one.
+        watermark: Option<TableWatermark>,
     },
     /// The rows of an external table that could not be read. It runs from the first job on that table on, so it is
     /// installed before a table that keeps rows, and else after it.
@@ -116,12 +123,16 @@ pub enum RelationKind {
     },
     /// The rows for which an expression of a view or sink failed: it runs with that job.
     RowErrors,
+    /// The changes that came too late for a view or sink: it runs with that job.
+    LateRows,
     /// A standing query whose rows are kept.
     View {
         /// Its plan.
         plan: Arc<JobPlan>,
         /// Its errors relation, if it has one.
         errors: Option<RelationId>,
+        /// Its relation of late changes, if it has one.
+        late: Option<RelationId>,
         /// The URI of its state backend; `None`: the server's.
         state_backend: Option<String>,
     },
@@ -133,6 +144,8 @@ pub enum RelationKind {
         target: SinkTarget,
         /// Its errors relation, if it has one.
         errors: Option<RelationId>,
+        /// Its relation of late changes, if it has one.
+        late: Option<RelationId>,
     },
 }
 
@@ -209,6 +222,7 @@ struct Inner {
     /// Where they are.
     checkpoint_dir: Option<PathBuf>,
     controller: Mutex<Option<std::thread::JoinHandle<()>>>,
+    event_times: Arc<Mutex<Vec<SeenTime>>>,
     backlog: Mutex<Vec<Backlog>>,
 }
 
@@ -265,7 +279,10 @@ impl Coordinator {
         let state = controller
             .as_ref()
             .map(|controller| (Arc::clone(&controller.stores), controller.checkpoints.messages.clone()));
+        let event_times = Arc::new(Mutex::new(Vec::new()));
         let sequencer = Sequencer {
+            event_times: EventTimes::new(Arc::clone(&event_times)),
+            watermarks: Default::default(),
             env,
             executor: Arc::clone(&executor),
             relations: Arc::clone(&relations),
@@ -305,9 +322,15 @@ impl Coordinator {
             checkpoints,
             checkpoint_dir,
             controller: Mutex::new(controller),
+            event_times,
             backlog: Mutex::default(),
         };
         Ok(Coordinator { inner: Arc::new(inner) })
+    }
+
+    /// How far event time is.
+    pub(crate) fn event_times(&self) -> Vec<SeenTime> {
+        lock(&self.inner.event_times).clone()
     }
 
     /// The checkpoints that there are, the newest first, and the last that failed or were released.

@@ -94,10 +94,10 @@ impl Engine {
         .await
         .map_err(|error| Error::internal(format!("opening the database ended: {error}")))??;
 
-        let catalog = Arc::new(catalog);
+        let (catalog, limits) = (Arc::new(catalog), Arc::new(config.limits));
         let engine = Arc::new(Engine {
             coordinator,
-            base_state: Arc::new(base_state(workers, config.memory_bytes, &catalog)?),
+            base_state: Arc::new(base_state(workers, config.memory_bytes, &limits, &catalog)?),
             catalog,
             connectors: Connectors::standard(),
             sources: Mutex::default(),
@@ -106,7 +106,7 @@ impl Engine {
             ddl: Arc::default(),
             closed: CancellationToken::new(),
             queries: QueryThreads::start(workers)?,
-            limits: Arc::new(config.limits),
+            limits,
         });
         if let Err(error) = recovery::recover(&engine, records).await {
             // Nothing of it writes to the directory any more when the caller knows.
@@ -142,7 +142,7 @@ impl Engine {
 
     fn job(&self, object: &Object, latest: Time) -> Option<JobInfo> {
         let kind = match object.kind {
-            ObjectKind::View => return None,
+            ObjectKind::View | ObjectKind::Function => return None,
             ObjectKind::Table if object.is_external() => "source",
             ObjectKind::Table => "table",
             ObjectKind::MaterializedView => "materialized view",
@@ -150,6 +150,8 @@ impl Engine {
             // It runs from the first job on its table on.
             ObjectKind::Errors if self.coordinator.status(object.id).is_none() => return None,
             ObjectKind::Errors => "errors",
+            ObjectKind::Late if self.coordinator.status(object.id).is_none() => return None,
+            ObjectKind::Late => "late rows",
         };
         let mut job = JobInfo {
             id: object.id,
@@ -343,8 +345,14 @@ pub(crate) fn columns(object: &Object) -> Vec<Column> {
 }
 
 /// The state that all statements are planned with, but for the names of the catalog.
-fn base_state(workers: usize, memory_bytes: u64, catalog: &Arc<CatalogStore>) -> Result<SessionState> {
+fn base_state(
+    workers: usize,
+    memory_bytes: u64,
+    limits: &Arc<Limits>,
+    catalog: &Arc<CatalogStore>,
+) -> Result<SessionState> {
     let config = sql::session_config()
+        .with_extension(Arc::clone(limits))
         .with_target_partitions(workers)
         .with_default_catalog_and_schema(DATABASE, crate::catalog::DEFAULT_SCHEMA)
         .with_create_default_catalog_and_schema(false);

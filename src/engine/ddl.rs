@@ -16,6 +16,7 @@ use crate::types::{Error, RelationId, Result, SqlState};
 use super::api::{Answer, Notice, Tag};
 use super::database::Engine;
 use super::define::{self, Defined};
+use super::functions;
 use super::interrupt::Interrupt;
 use super::relations::default_schema;
 use super::session::Session;
@@ -40,9 +41,7 @@ pub(crate) async fn create_table(session: &Session, create: &CreateTable, interr
                 .unwrap_or_else(|error| Err(Error::internal(format!("a task ended: {error}"))))
         })
         .await?;
-    if defined.keeps_errors() {
-        check_errors_name(&session.engine().catalog(), &create.name)?;
-    }
+    check_names_beside(&session.engine().catalog(), &create.name, &defined)?;
     let text = sql::show_create::table(create);
     let created = NewObject { name: &create.name, kind: catalog::ObjectKind::Table, text };
     let (_, notices) = install(session, created, defined, turn, interrupt).await?;
@@ -77,9 +76,7 @@ pub(crate) async fn create_materialized_view(
     }
     let (relations, of) = (session.definitions(), create.clone());
     let defined = interrupt.run(async move { define::materialized_view(&relations, &of).await }).await?;
-    if defined.keeps_errors() {
-        check_errors_name(&session.engine().catalog(), &create.name)?;
-    }
+    check_names_beside(&session.engine().catalog(), &create.name, &defined)?;
     let text = sql::show_create::materialized_view(create);
     let created = NewObject { name: &create.name, kind: catalog::ObjectKind::MaterializedView, text };
     let (id, notices) = install(session, created, defined, turn, interrupt).await?;
@@ -135,6 +132,7 @@ pub(crate) async fn drop(session: &Session, drop: &DropStatement, interrupt: &In
     let (named, schemas) = match drop.kind {
         ObjectKind::Schema => find_schemas(&catalog, drop, &mut notices)?,
         ObjectKind::Table => (find_objects(&catalog, drop, catalog::ObjectKind::Table, &mut notices)?, Vec::new()),
+        ObjectKind::Function => (functions::dropped(&catalog, drop, &mut notices)?, Vec::new()),
         ObjectKind::Sink => (find_objects(&catalog, drop, catalog::ObjectKind::Sink, &mut notices)?, Vec::new()),
         ObjectKind::View => (find_objects(&catalog, drop, catalog::ObjectKind::View, &mut notices)?, Vec::new()),
         ObjectKind::MaterializedView => {
@@ -153,12 +151,14 @@ pub(crate) async fn drop(session: &Session, drop: &DropStatement, interrupt: &In
         dependents.sort_unstable_by_key(|object| object.id);
     }
     ids.extend(dependents.iter().flat_map(|object| with_errors(object)));
-    // Whoever drops a table knows that its errors go with it.
-    dependents.retain(|object| object.kind != catalog::ObjectKind::Errors);
+    // Whoever drops a table knows that its errors and late rows go with it.
+    dependents.retain(|object| !matches!(object.kind, catalog::ObjectKind::Errors | catalog::ObjectKind::Late));
     if !dependents.is_empty() {
         if !drop.cascade {
             return Err(has_dependents(&catalog, drop, &named, &schemas, &dependents));
         }
+        functions::check_tables(&dependents, &schemas)
+            .map_err(|error| error.position_or(drop.names.first().map(|name| name.position)))?;
         notices.push(cascades_to(&dependents));
     }
     ids.sort_unstable();
@@ -170,6 +170,7 @@ pub(crate) async fn drop(session: &Session, drop: &DropStatement, interrupt: &In
         ObjectKind::MaterializedView => "DROP MATERIALIZED VIEW",
         ObjectKind::Sink => "DROP SINK",
         ObjectKind::Schema => "DROP SCHEMA",
+        ObjectKind::Function => "DROP FUNCTION",
     });
     if !ids.is_empty() || !schemas.is_empty() {
         let engine = Arc::clone(session.engine());
@@ -190,11 +191,7 @@ pub(super) async fn turn(session: &Session, interrupt: &Interrupt) -> Result<Tur
 
 /// Checks that a name is free; a notice when it is not and that is all right.
 pub(super) fn check_new(catalog: &Catalog, name: &Name, if_not_exists: bool) -> Result<Option<Notice>> {
-    let schema = default_schema(name.schema.as_deref());
-    check_reserved(schema, name.position)?;
-    if !catalog.has_schema(schema) {
-        return Err(no_schema(catalog, schema, name.position));
-    }
+    let schema = check_schema(catalog, name)?;
     let Some(object) = catalog.find(Some(schema), &name.name) else {
         return Ok(None);
     };
@@ -203,10 +200,24 @@ pub(super) fn check_new(catalog: &Catalog, name: &Name, if_not_exists: bool) -> 
         return Ok(Some(Notice { message: format!("{message}, skipping"), hint: None }));
     }
     let hint = match object.kind {
+        catalog::ObjectKind::Late => "It has the rows that came too late; use another name.".to_owned(),
         catalog::ObjectKind::Errors => "It has the rows of a table that cannot be read; use another name.".to_owned(),
         kind => format!("It is a {}; DROP {} {} removes it.", kind.name(), kind.keyword(), object.name),
     };
     Err(Error::new(SqlState::DuplicateTable, message).hint(hint).position(name.position))
+}
+
+/// The schema that an object is made in.
+///
+/// # Errors
+/// 3F000; 0A000 for one that users have nothing in.
+pub(super) fn check_schema<'a>(catalog: &Catalog, name: &'a Name) -> Result<&'a str> {
+    let schema = default_schema(name.schema.as_deref());
+    check_reserved(schema, name.position)?;
+    if !catalog.has_schema(schema) {
+        return Err(no_schema(catalog, schema, name.position));
+    }
+    Ok(schema)
 }
 
 fn check_reserved(schema: &str, position: usize) -> Result<()> {
@@ -264,9 +275,16 @@ pub(super) async fn install(
 ) -> Result<(RelationId, Vec<Notice>)> {
     let engine = Arc::clone(session.engine());
     let id = engine.catalog_store().next_id();
-    let errors = defined.keeps_errors().then_some(RelationId(id.0 + 1));
+    let mut next = id.0;
+    let mut beside = |kept: bool| {
+        kept.then(|| {
+            next += 1;
+            RelationId(next)
+        })
+    };
+    let (errors, late) = (beside(defined.keeps_errors()), beside(defined.keeps_late()));
     let schema = default_schema(new.name.schema.as_deref()).to_owned();
-    let specs = defined.specs(id, errors, &format!("{schema}.{}", new.name.name));
+    let specs = defined.specs(id, errors, late, &format!("{schema}.{}", new.name.name));
     let object = Object {
         id,
         schema,
@@ -275,6 +293,7 @@ pub(super) async fn install(
         depends_on: defined.depends_on,
         text: new.text,
         errors,
+        late,
         definition: defined.definition,
     };
     let source = defined.source;
@@ -289,7 +308,7 @@ pub(super) async fn install(
             for spec in specs {
                 if let Err(error) = engine.coordinator().install(spec).await {
                     // It never ran, so it must not come back at the next start either.
-                    let ids = std::iter::once(id).chain(errors).collect();
+                    let ids = std::iter::once(id).chain(errors).chain(late).collect();
                     log(&engine, Change::Drop { ids, schemas: Vec::new() }).await?;
                     engine.forget(&[id]);
                     return Err(error);
@@ -319,7 +338,7 @@ async fn log(engine: &Engine, change: Change) -> Result<()> {
     blocking(move || store.change(&change)).await
 }
 
-async fn blocking(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
+pub(super) async fn blocking(work: impl FnOnce() -> Result<()> + Send + 'static) -> Result<()> {
     tokio::task::spawn_blocking(work)
         .await
         .unwrap_or_else(|error| Err(Error::internal(format!("writing the catalog ended: {error}"))))
@@ -371,12 +390,12 @@ fn find_objects(
     let mut found: Vec<Arc<Object>> = Vec::new();
     for name in &drop.names {
         match catalog.find(name.schema.as_deref(), &name.name) {
-            Some(object) if object.kind == catalog::ObjectKind::Errors => {
+            Some(object) if matches!(object.kind, catalog::ObjectKind::Errors | catalog::ObjectKind::Late) => {
                 return Err(Error::new(
                     SqlState::DependentObjects,
                     format!("cannot drop \"{}\" because its table requires it", object.name),
                 )
-                .hint("It goes with its table; the option errors_retention bounds it.")
+                .hint("It goes with its table.")
                 .position(name.position));
             }
             Some(object) if object.kind != kind => {
@@ -406,13 +425,25 @@ fn is_broken(object: &Object) -> bool {
     matches!(object.definition, catalog::Definition::Broken(_))
 }
 
-/// An object's number and that of its errors relation.
+/// An object's number and those of its errors and its late rows.
 fn with_errors(object: &Object) -> impl Iterator<Item = RelationId> + use<> {
-    std::iter::once(object.id).chain(object.errors)
+    std::iter::once(object.id).chain(object.beside())
 }
 
-/// Checks that the name of a table's errors relation is free.
-pub(super) fn check_errors_name(catalog: &Catalog, table: &Name) -> Result<()> {
+/// Checks that the names of the relations beside a new one are free.
+pub(super) fn check_names_beside(catalog: &Catalog, table: &Name, defined: &Defined) -> Result<()> {
+    if defined.keeps_late() {
+        let name = catalog::late_name(&table.name);
+        if catalog.find(table.schema.as_deref(), &name).is_some() {
+            return Err(Error::new(SqlState::DuplicateTable, format!("relation \"{name}\" already exists"))
+                .detail("The rows that come too late would have that name.")
+                .hint("Drop it, or use another name.")
+                .position(table.position));
+        }
+    }
+    if !defined.keeps_errors() {
+        return Ok(());
+    }
     let name = catalog::errors_name(&table.name);
     if catalog.find(table.schema.as_deref(), &name).is_none() {
         return Ok(());
@@ -481,7 +512,10 @@ fn has_dependents(
         .map(|object| {
             // What it stands on that goes as well.
             let on = object.depends_on.iter().filter_map(|id| catalog.get(*id)).find(|on| {
-                named.iter().chain(dependents).any(|going| going.id == on.id || going.errors == Some(on.id))
+                named
+                    .iter()
+                    .chain(dependents)
+                    .any(|going| going.id == on.id || going.beside().any(|beside| beside == on.id))
             });
             let on = match on {
                 Some(on) => format!("{} {}", on.kind.name(), on.name),

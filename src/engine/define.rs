@@ -2,8 +2,10 @@
 //! the statement is given and when its text is read back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use datafusion::execution::SessionState;
 use datafusion::sql::parser::Statement as PlannerStatement;
 use datafusion::sql::resolve::resolve_table_references;
 use sqlparser::ast;
@@ -15,10 +17,13 @@ use crate::sql::{self, CreateMaterializedView, CreateTable, CreateView};
 use crate::state::Registry;
 use crate::types::{Error, RelationId, Result, SqlState};
 
+use super::event_times::TableWatermark;
+
 use super::computed::{ComputedSource, Filled};
 use super::coordinator::{RelationKind, RelationSpec};
 use super::database::Engine;
 use super::dml::assign;
+use super::functions;
 use super::relations::Relations;
 
 /// What a CREATE statement means.
@@ -47,13 +52,30 @@ impl Defined {
         by_row || self.source.as_ref().is_some_and(|source| source.on_error == OnError::Table)
     }
 
+    /// True when it has a relation of late rows.
+    pub(crate) fn keeps_late(&self) -> bool {
+        match &self.kind {
+            Some(RelationKind::View { plan, .. } | RelationKind::Sink { plan, .. }) => plan.closes(),
+            _ => matches!(&self.definition, Definition::Table(table) if table.event_time.is_some()),
+        }
+    }
+
     /// What the coordinator runs for an object with these numbers and this name.
-    pub(crate) fn specs(&self, id: RelationId, errors: Option<RelationId>, qualified_name: &str) -> Vec<RelationSpec> {
+    pub(crate) fn specs(
+        &self,
+        id: RelationId,
+        errors: Option<RelationId>,
+        late: Option<RelationId>,
+        qualified_name: &str,
+    ) -> Vec<RelationSpec> {
         let Some(mut kind) = self.kind.clone() else { return Vec::new() };
         let mut specs = Vec::new();
         let mut of_table = None;
         match &mut kind {
-            RelationKind::View { errors: of_job, .. } | RelationKind::Sink { errors: of_job, .. } => *of_job = errors,
+            RelationKind::View { errors: of_job, late: late_of_job, .. }
+            | RelationKind::Sink { errors: of_job, late: late_of_job, .. } => {
+                (*of_job, *late_of_job) = (errors, late);
+            }
             RelationKind::External { key, .. } => {
                 of_table = errors.map(|errors| RelationSpec {
                     id: errors,
@@ -180,13 +202,14 @@ pub(crate) fn table(engine: &Engine, relations: &Relations, create: &CreateTable
         }
     }
     if create.options.is_empty() {
-        let table = Table::new(columns, create.primary_key.clone(), create.append_only, None);
-        let kind = RelationKind::Table { schema: Arc::clone(&table.row_schema), key: table.key.clone() };
+        let mut table = Table::new(columns, create.primary_key.clone(), create.append_only, None);
+        let watermark = watermark(&state, create, &mut table)?;
+        let kind = RelationKind::Table { schema: Arc::clone(&table.row_schema), key: table.key.clone(), watermark };
         return Ok(Defined {
             definition: Definition::Table(table),
             kind: Some(kind),
             source: None,
-            depends_on: Vec::new(),
+            depends_on: functions::called_by_columns(relations.catalog(), create),
             notices: Vec::new(),
         });
     }
@@ -223,7 +246,8 @@ pub(crate) fn table(engine: &Engine, relations: &Relations, create: &CreateTable
         }
     };
     let connector = create.options.get("connector").map(|option| option.text.clone());
-    let table = Table::new(columns, create.primary_key.clone(), create.append_only, connector);
+    let mut table = Table::new(columns, create.primary_key.clone(), create.append_only, connector);
+    let watermark = watermark(&state, create, &mut table)?;
     if !table.key.is_empty() {
         let names: Vec<&str> =
             table.key.iter().filter_map(|index| table.columns.get(*index)).map(|column| column.name.as_str()).collect();
@@ -241,11 +265,54 @@ pub(crate) fn table(engine: &Engine, relations: &Relations, create: &CreateTable
     let key = table.key.clone();
     Ok(Defined {
         definition: Definition::Table(table),
-        kind: source.clone().map(|source| RelationKind::External { source, key }),
+        kind: source.clone().map(|source| RelationKind::External { source, key, watermark }),
         source,
-        depends_on: Vec::new(),
+        depends_on: functions::called_by_columns(relations.catalog(), create),
         notices,
     })
+}
+
+/// A claim that is further ahead of the clock does not count, unless the table says otherwise.
+const AHEAD_MAX: Duration = Duration::from_secs(86_400);
+
+/// The event time of a table, which the table learns of too.
+fn watermark(state: &SessionState, create: &CreateTable, table: &mut Table) -> Result<Option<TableWatermark>> {
+    let Some(clause) = &create.watermark else { return Ok(None) };
+    let index = table.columns.iter().position(|column| column.name == clause.column);
+    let Some((index, column)) = index.and_then(|index| Some((index, table.columns.get(index)?))) else {
+        return Err(Error::internal("WATERMARK FOR a column that is not there"));
+    };
+    if !matches!(column.data_type, DataType::Timestamp(TimeUnit::Microsecond, _)) {
+        let (name, sql_type) = (&column.name, &column.sql_type);
+        let error = Error::new(
+            SqlState::DatatypeMismatch,
+            format!("WATERMARK FOR column \"{name}\" of type {sql_type}, which is no timestamp"),
+        );
+        let hint = match column.data_type {
+            DataType::Int16 | DataType::Int32 | DataType::Int64 => format!(
+                "Compute one: ts timestamptz GENERATED ALWAYS AS (to_timestamp_millis({name})), WATERMARK FOR ts AS …."
+            ),
+            _ => "Use a column of type timestamptz or timestamp.".to_owned(),
+        };
+        return Err(error.hint(hint).position(clause.position));
+    }
+    let typed = assign::typed(&clause.expression, column)?;
+    let expression = sql::plan_computed(state, &typed, Arc::clone(&table.row_schema))
+        .map_err(|error| error.position_or(Some(clause.position)))?;
+    let from = expression.data_type(&table.row_schema).map_err(crate::engine::error_of)?;
+    if from != column.data_type {
+        return Err(assign::mismatch(column, &from, "watermark").position_or(Some(clause.position)));
+    }
+    let option = |name: &str| create.time_options.get(name).map(|value| value.duration(name)).transpose();
+    let micros = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+    let lateness = option("allowed_lateness")?.map_or(0, micros);
+    table.event_time = Some((index, lateness));
+    Ok(Some(TableWatermark {
+        column: index,
+        expression,
+        ahead_max: micros(option("watermark_max_ahead")?.unwrap_or(AHEAD_MAX)),
+        idle_timeout: option("idle_timeout")?.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+    }))
 }
 
 fn is_key(create: &CreateTable, name: &str) -> bool {
@@ -274,7 +341,9 @@ pub(crate) async fn view(relations: &Relations, create: &CreateView) -> Result<D
 /// # Errors
 /// Those of planning its query.
 pub(crate) async fn materialized_view(relations: &Relations, create: &CreateMaterializedView) -> Result<Defined> {
-    let mut planned = sql::plan_view(&relations.state(), &create.query, &create.columns, relations).await?;
+    refuse_late_of_tables(relations, &create.query)?;
+    let mut planned =
+        sql::plan_view(&relations.state(), &create.query, &create.columns, create.emit, relations).await?;
     if create.fail_on_error {
         planned.plan.on_error = crate::exec::plan::OnError::Fail;
     }
@@ -289,22 +358,37 @@ pub(crate) async fn materialized_view(relations: &Relations, create: &CreateMate
     let plan = Arc::new(planned.plan);
     Ok(Defined {
         definition: Definition::MaterializedView(MaterializedView { plan: Arc::clone(&plan) }),
-        kind: Some(RelationKind::View { plan, errors: None, state_backend }),
+        kind: Some(RelationKind::View { plan, errors: None, late: None, state_backend }),
         source: None,
         depends_on: named_relations(relations, &create.query)?,
         notices: planned.notices,
     })
 }
 
-/// The catalog's relations that a query names, plain views included, each once.
+/// A table's late rows are of the views that there are when they are read: nothing can follow them.
+pub(crate) fn refuse_late_of_tables(relations: &Relations, query: &ast::Query) -> Result<()> {
+    let named = named_relations(relations, query)?;
+    let mut named = named.iter().filter_map(|id| relations.catalog().get(*id));
+    match named.find(|object| matches!(object.definition, Definition::Late(_))) {
+        None => Ok(()),
+        Some(object) => Err(Error::unsupported(format!("\"{}\" in a standing query is not supported", object.name))
+            .hint("Name the late rows of one view: <view>_late.")),
+    }
+}
+
+/// The catalog's relations and functions that a query names, plain views included, each once.
 pub(crate) fn named_relations(relations: &Relations, query: &ast::Query) -> Result<Vec<RelationId>> {
-    let statement = PlannerStatement::Statement(Box::new(ast::Statement::Query(Box::new(query.clone()))));
+    // A table in a window's call is a table of the query.
+    let mut query = query.clone();
+    sql::rewrite_windows(&mut query)?;
+    let statement = PlannerStatement::Statement(Box::new(ast::Statement::Query(Box::new(query))));
     let (names, _) = resolve_table_references(&statement, true).map_err(crate::engine::error_of)?;
     let mut found: Vec<RelationId> = names
         .iter()
         .filter_map(|name| relations.catalog().find(name.schema(), name.table()))
         .map(|object| object.id)
         .collect();
+    found.extend(functions::called(relations.catalog(), query));
     found.sort_unstable();
     found.dedup();
     Ok(found)

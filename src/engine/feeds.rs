@@ -14,12 +14,14 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
 
+use super::event_times::{SplitEvent, TableWatermark, highest};
 use super::reading_order::ReadingOrder;
 use super::source_progress::SourceProgress;
 use crate::connectors::{OnError, SourceTable};
+use crate::env::Env;
 use crate::exec::source::{BadRow, Offset, Read, ReadRequest, SourceReader, SplitId};
 use crate::exec::{FeedId, FeedInput, PLACE_COLUMN};
-use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, RelationId, Result, SqlState, Time};
+use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, RelationId, Result, SqlState, Time, Watermark};
 
 /// Reads that wait to be stamped.
 const READS_AHEAD_MAX: usize = 8;
@@ -50,7 +52,11 @@ enum FromReader {
         chunks: Vec<Chunk>,
         bad: Vec<BadRow>,
         end: Offset,
+        /// What the rows say of event time.
+        claim: Watermark,
     },
+    /// What happened to splits, of a source with event time.
+    Splits(Vec<SplitEvent>),
     /// All that was there when [`Shared::asked`] had this value was given.
     Level(u64),
     End,
@@ -90,6 +96,8 @@ pub(super) struct FeedSpec {
     /// Rows carry their places in the order of their tick, in a column behind their own.
     pub(super) places: bool,
     pub(super) progress: Arc<SourceProgress>,
+    /// Its event time, for a feed of what is new.
+    pub(super) watermark: Option<(TableWatermark, Env)>,
 }
 
 /// A feed as the sequencer sees it.
@@ -123,6 +131,15 @@ pub(super) struct Taken {
     /// have places.
     pub(super) bounds: Vec<Bound>,
     pub(super) failure: Option<Error>,
+    pub(super) events: Vec<SplitEvent>,
+    /// No split has more, and no other will come.
+    pub(super) ended: bool,
+}
+
+impl Taken {
+    fn is_empty(&self) -> bool {
+        self.bounds.is_empty() && self.events.is_empty()
+    }
 }
 
 /// A split's share of a tick.
@@ -131,6 +148,8 @@ pub(super) struct Bound {
     pub(super) end: Offset,
     pub(super) rows: usize,
     pub(super) bad: Vec<BadRow>,
+    /// What its rows say of event time; then, what all its rows so far do.
+    pub(super) watermark: Watermark,
 }
 
 impl Feed {
@@ -183,15 +202,16 @@ impl Feed {
         }
         let columns = Some(Arc::clone(&self.columns));
         let input = FeedInput { feed: self.id, columns, chunks: Vec::new(), done: false };
-        let mut taken = Taken { input, bounds: Vec::new(), failure: None };
+        let (events, ended) = (Vec::new(), false);
+        let mut taken = Taken { input, bounds: Vec::new(), failure: None, events, ended };
         for _ in 0..self.reads_per_tick {
             match self.held.take().map_or_else(|| self.reads.try_recv(), Ok) {
-                Ok(FromReader::Rows { split, chunks, bad, end }) => {
+                Ok(FromReader::Rows { split, chunks, bad, end, claim }) => {
                     let known = taken.bounds.iter().position(|bound| bound.split == split);
                     let new = matches!(self.id, FeedId::Table(_));
                     if self.places && new && known.is_some_and(|known| known + 1 < taken.bounds.len()) {
                         // A split that comes back after another is for the next tick: the bindings have the order.
-                        self.held = Some(FromReader::Rows { split, chunks, bad, end });
+                        self.held = Some(FromReader::Rows { split, chunks, bad, end, claim });
                         self.has_more = true;
                         return Some(taken);
                     }
@@ -202,13 +222,16 @@ impl Feed {
                             bound.end = end;
                             bound.rows += rows;
                             bound.bad.extend(bad);
+                            bound.watermark = bound.watermark.max(claim);
                         }
-                        None => taken.bounds.push(Bound { split, end, rows, bad }),
+                        None => taken.bounds.push(Bound { split, end, rows, bad, watermark: claim }),
                     }
                 }
+                Ok(FromReader::Splits(events)) => taken.events.extend(events),
                 Ok(FromReader::Level(asked)) => self.level = asked,
                 Ok(FromReader::End) | Err(TryRecvError::Disconnected) => {
                     self.finished = true;
+                    taken.ended = matches!(self.id, FeedId::Table(_));
                     // Only a catch-up is told of its end: jobs wait for that to be level.
                     taken.input.done = matches!(self.id, FeedId::CatchUp(..));
                     return Some(taken);
@@ -218,11 +241,11 @@ impl Feed {
                     taken.failure = Some(error);
                     return Some(taken);
                 }
-                Err(TryRecvError::Empty) => return (!taken.bounds.is_empty()).then_some(taken),
+                Err(TryRecvError::Empty) => return (!taken.is_empty()).then_some(taken),
             }
         }
         self.has_more = true;
-        (!taken.bounds.is_empty()).then_some(taken)
+        (!taken.is_empty()).then_some(taken)
     }
 
     fn has_room(&mut self, upper: Time) -> bool {
@@ -277,6 +300,16 @@ impl Drop for Feed {
 struct Task {
     request: ReadRequest,
     reader: Option<Box<dyn SourceReader>>,
+    /// Since when it has nothing.
+    idle_since: Option<Instant>,
+    /// That it has nothing was told.
+    idle: bool,
+}
+
+impl Task {
+    fn new(request: ReadRequest) -> Task {
+        Task { request, reader: None, idle_since: None, idle: false }
+    }
 }
 
 #[derive(Default)]
@@ -315,6 +348,8 @@ struct Shared {
     places: bool,
     rows_per_read: usize,
     progress: Arc<SourceProgress>,
+    /// Its expression is over the columns that are read.
+    watermark: Option<(TableWatermark, Env)>,
     queue: Mutex<Queue>,
     changed: Condvar,
     stopped: AtomicBool,
@@ -335,7 +370,7 @@ impl Shared {
                 for Part { split, from, until } in parts {
                     let request =
                         ReadRequest { split, from, until, columns: Arc::clone(&spec.columns), offsets: false };
-                    queue.todo.push_back(Task { request, reader: None });
+                    queue.todo.push_back(Task::new(request));
                 }
                 (true, missing_ok)
             }
@@ -360,6 +395,7 @@ impl Shared {
             places: spec.places,
             rows_per_read,
             progress: spec.progress,
+            watermark: spec.watermark,
             queue: Mutex::new(queue),
             changed: Condvar::new(),
             stopped: AtomicBool::new(false),
@@ -413,7 +449,8 @@ impl Reading {
         // Splits that take turns give few rows at a time: they are sent together, under the name of the last.
         let (mut waiting, mut rows_waiting) = (Vec::new(), 0);
         let send = |split: &SplitId, end: Offset, chunks: Vec<Chunk>| {
-            self.send(FromReader::Rows { split: split.clone(), chunks, bad: Vec::new(), end })
+            let claim = Watermark::NONE;
+            self.send(FromReader::Rows { split: split.clone(), chunks, bad: Vec::new(), end, claim })
         };
         let mut last = None;
         order.read(self.shared.rows_per_read, open, |split, end, rows| {
@@ -465,6 +502,9 @@ impl Reading {
         while let Some(task) = self.next() {
             let split = task.request.split.clone();
             let left = self.read(task);
+            if matches!(left, Ok(Left::Ended)) {
+                self.tell(vec![SplitEvent::Ended(split.clone())]);
+            }
             let mut queue = self.shared.lock();
             queue.busy -= 1;
             match left {
@@ -504,6 +544,14 @@ impl Reading {
         let sent = self.sender.send(read).is_ok();
         (self.wake)();
         sent
+    }
+
+    /// Tells what happened to splits, of a source with event time.
+    fn tell(&self, events: Vec<SplitEvent>) {
+        if self.shared.watermark.is_some() && !events.is_empty() {
+            // A feed that was stopped wants to know nothing.
+            let _ = self.send(FromReader::Splits(events));
+        }
     }
 
     /// The next split to read; waits for one. `None` when the feed is over.
@@ -574,6 +622,14 @@ impl Reading {
         let source = &self.shared.source.source;
         let began = Instant::now();
         let splits = source.splits(&known)?;
+        if !self.shared.past {
+            // Before a row of theirs can come; nobody else takes splits up.
+            let queue = self.shared.lock();
+            let new = splits.found.iter().filter(|split| !queue.taken.contains(&split.id));
+            let found = new.map(|split| SplitEvent::Found(split.id.clone())).collect();
+            drop(queue);
+            self.tell(found);
+        }
         let mut queue = self.shared.lock();
         queue.discover_at = Some(Instant::now() + (began.elapsed() * DISCOVERY_PART).min(DISCOVERY_MAX));
         if self.shared.past {
@@ -589,7 +645,7 @@ impl Reading {
             queue.known.entry(split.id.clone()).or_default();
             let columns = Arc::clone(&self.shared.columns);
             let request = ReadRequest { split: split.id, from, until: None, columns, offsets: false };
-            queue.todo.push_back(Task { request, reader: None });
+            queue.todo.push_back(Task::new(request));
         }
         Ok(())
     }
@@ -617,6 +673,12 @@ impl Reading {
             let (rows, bad, end) = match reader.read(shared.rows_per_read)? {
                 Read::Rows { rows, bad, end, .. } => (rows, bad, end),
                 Read::Idle => {
+                    let since = *task.idle_since.get_or_insert_with(Instant::now);
+                    let timeout = shared.watermark.as_ref().and_then(|(watermark, _)| watermark.idle_timeout);
+                    if timeout.is_some_and(|timeout| since.elapsed() >= Duration::from_millis(timeout)) && !task.idle {
+                        task.idle = true;
+                        self.tell(vec![SplitEvent::Idle(task.request.split.clone())]);
+                    }
                     task.reader = Some(reader);
                     return Ok(Left::Idle(task));
                 }
@@ -636,8 +698,16 @@ impl Reading {
                 ));
             }
             task.request.from = end;
+            (task.idle_since, task.idle) = (None, false);
             let split = task.request.split.clone();
-            if !self.send(FromReader::Rows { split, chunks: Chunk::inserts(&rows), bad, end }) {
+            let claim = match &shared.watermark {
+                Some((watermark, env)) => {
+                    let bound = watermark.bound(env.now_millis());
+                    highest(&*watermark.expression, &rows, bound).unwrap_or(Watermark::NONE)
+                }
+                None => Watermark::NONE,
+            };
+            if !self.send(FromReader::Rows { split, chunks: Chunk::inserts(&rows), bad, end, claim }) {
                 return Ok(Left::Stopped);
             }
             reads += 1;

@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use arrow::datatypes::SchemaRef;
+
 use super::checkpoints::MemberJob;
 use super::coordinator::{RelationKind, RelationSpec, RelationState, RelationStatus};
 use super::sinks::RunningSink;
 use super::source_progress::SourceProgress;
-use crate::catalog::errors_name;
+use crate::catalog::{errors_name, late_name};
 use crate::connectors::SourceTable;
 use crate::exec::arrangement::Layout;
-use crate::exec::plan::{JobPlan, OperatorSpec, row_errors_schema};
+use crate::exec::plan::{JobPlan, OperatorSpec, late_rows_schema, row_errors_schema};
 use crate::exec::relation::{Halt, Progress, RelationShared, lock};
 use crate::exec::sink::SinkMark;
 use crate::exec::{ImportKind, OperatorCounts};
@@ -91,11 +93,28 @@ impl Installed {
     /// The errors relation of a job, which stops with it.
     pub(super) fn row_errors(&self, id: RelationId, as_of: Time) -> Result<Installed> {
         let name = errors_name(&self.spec.qualified_name);
+        self.beside(id, name, RelationKind::RowErrors, row_errors_schema(), as_of)
+    }
+
+    /// The relation of a job's late changes, which stops with it.
+    pub(super) fn late_rows(&self, id: RelationId, as_of: Time) -> Result<Installed> {
+        let name = late_name(&self.spec.qualified_name);
+        self.beside(id, name, RelationKind::LateRows, late_rows_schema(), as_of)
+    }
+
+    fn beside(
+        &self,
+        id: RelationId,
+        name: String,
+        kind: RelationKind,
+        schema: SchemaRef,
+        as_of: Time,
+    ) -> Result<Installed> {
         let shared = self.shared.beside(id, name.clone(), as_of);
         Ok(Installed {
-            spec: RelationSpec { id, qualified_name: name, kind: RelationKind::RowErrors },
+            spec: RelationSpec { id, qualified_name: name, kind },
             shared: Arc::new(shared),
-            layout: Some(Arc::new(Layout::new(row_errors_schema(), &[])?)),
+            layout: Some(Arc::new(Layout::new(schema, &[])?)),
             sink: None,
             imports: vec![self.spec.id],
             since_millis: self.since_millis,
@@ -121,6 +140,21 @@ impl Installed {
     pub(super) fn set_sink(&mut self, sink: RunningSink) {
         self.sink = Some(sink);
     }
+}
+
+/// True when a job, or one that it stands on, has a feed that is not level, or stopped.
+fn waits_for_feed(installed: &BTreeMap<RelationId, Installed>, id: RelationId) -> bool {
+    installed.get(&id).is_some_and(|relation| {
+        relation.shared.halted()
+            // That of an ordinary table is level as soon as the workers have it.
+            || (relation.shared.pending().1 > 0 && !matches!(relation.spec.kind, RelationKind::Table { .. }))
+            || relation.imports.iter().any(|import| waits_for_feed(installed, *import))
+    })
+}
+
+/// True for a relation that runs with the job of another.
+fn is_beside(spec: &RelationSpec) -> bool {
+    matches!(spec.kind, RelationKind::RowErrors | RelationKind::LateRows)
 }
 
 /// All of them. Sections under its lock are short and never wait.
@@ -264,6 +298,7 @@ impl Relations {
             | RelationKind::View { .. }
             | RelationKind::Sink { .. }
             | RelationKind::RowErrors
+            | RelationKind::LateRows
             | RelationKind::Errors { .. } => Ok(None),
         }
     }
@@ -272,6 +307,24 @@ impl Relations {
     pub(super) fn keeps_source(&self, id: RelationId) -> bool {
         let installed = lock(&self.installed);
         installed.get(&id).is_some_and(|relation| relation.progress.is_some() && relation.layout.is_some())
+    }
+
+    /// True when all that a job reads is in.
+    pub(super) fn inputs_whole(&self, id: RelationId) -> bool {
+        lock(&self.installed).get(&id).is_some_and(|relation| relation.shared.inputs_whole())
+    }
+
+    /// A job knows of event time from a time on.
+    pub(super) fn opened(&self, id: RelationId, time: Time) {
+        if let Some(relation) = lock(&self.installed).get(&id) {
+            relation.shared.opened(time);
+        }
+    }
+
+    /// True when a job is whole but for its opening, or waits for a source.
+    pub(super) fn waits_for_no_edge(&self, id: RelationId) -> bool {
+        let installed = lock(&self.installed);
+        installed.get(&id).is_none_or(|relation| relation.shared.inputs_whole()) || waits_for_feed(&installed, id)
     }
 
     /// How far an external table was read; `None` for other relations.
@@ -347,7 +400,7 @@ impl Relations {
         let mut found = Vec::new();
         for (id, relation) in installed.iter() {
             let keeps = relation.layout.is_some() || relation.resumes();
-            if !keeps || matches!(relation.spec.kind, RelationKind::RowErrors) {
+            if !keeps || is_beside(&relation.spec) {
                 continue;
             }
             let is_table = matches!(relation.spec.kind, RelationKind::Table { .. });
@@ -365,7 +418,7 @@ impl Relations {
             }
             // The errors of a job are kept by it.
             let job = |import: &RelationId| match installed.get(import) {
-                Some(other) if matches!(other.spec.kind, RelationKind::RowErrors) => other.imports.first().copied(),
+                Some(other) if is_beside(&other.spec) => other.imports.first().copied(),
                 Some(other) if !other.runs() => None,
                 _ => Some(*import),
             };

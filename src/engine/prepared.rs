@@ -164,8 +164,8 @@ fn known_types(session: &Session, kind: &StatementKind, types: &mut [Option<Data
             sql::CopySubject::Table { .. } | sql::CopySubject::Subscribe(_) => Vec::new(),
         },
         StatementKind::Explain(explain) => match explain.as_ref() {
-            sql::Explain::Query(query) => vec![query.as_ref().clone()],
-            sql::Explain::View(_) => Vec::new(),
+            sql::Explain::Query(query) | sql::Explain::Analyze(query) => vec![query.as_ref().clone()],
+            sql::Explain::View(_) | sql::Explain::Job { .. } => Vec::new(),
         },
         StatementKind::Insert(insert) => {
             let target = dml::insert::target(session.engine(), &catalog, insert)?;

@@ -10,8 +10,9 @@ use tokio::task::{JoinError, JoinHandle};
 
 use crate::types::Result;
 
-/// Planning and evaluating walk expressions by recursion, as deep as the parser lets them be.
-const STACK_BYTES: usize = 8 << 20;
+/// Planning and evaluating walk queries by recursion, as deep as the parser lets them be. Of a stack only what was used takes
+/// memory.
+const STACK_BYTES: usize = 64 << 20;
 
 /// A runtime of its own, which ends without waiting for queries.
 #[derive(Debug)]

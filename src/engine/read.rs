@@ -5,8 +5,8 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion::execution::SendableRecordBatchStream;
-use datafusion::physical_plan::execute_stream;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
+use datafusion::physical_plan::{ExecutionPlan, execute_stream};
 use futures::{StreamExt, TryStreamExt};
 use sqlparser::ast;
 
@@ -25,6 +25,8 @@ pub(crate) struct Opened {
     pub(crate) schema: SchemaRef,
     /// The rows.
     pub(crate) rows: SendableRecordBatchStream,
+    /// What gives them.
+    pub(crate) plan: Arc<dyn ExecutionPlan>,
     /// The pinned time; `None` when the query reads no kept relation.
     pub(crate) pin: Option<Arc<Pin>>,
 }
@@ -74,11 +76,11 @@ pub(crate) async fn open(
     }
     let physical = state.create_physical_plan(&plan).await.and_then(yielding).map_err(crate::engine::error_of)?;
     let schema = shown_schema(&physical.schema());
-    let rows = execute_stream(physical, state.task_ctx()).map_err(crate::engine::error_of)?;
+    let rows = execute_stream(Arc::clone(&physical), state.task_ctx()).map_err(crate::engine::error_of)?;
     let shown = Arc::clone(&schema);
     let rows = rows.map(move |batch| with_schema(&batch?, &shown));
     let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&schema), rows));
-    Ok(Opened { schema, rows, pin: relations.pin().cloned() })
+    Ok(Opened { schema, rows, plan: physical, pin: relations.pin().cloned() })
 }
 
 /// Columns under the names that the user sees: while planning, no two have one name.

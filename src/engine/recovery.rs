@@ -16,6 +16,7 @@ use crate::types::{Error, Result, SqlState};
 
 use super::database::Engine;
 use super::define::{self, Defined};
+use super::functions;
 use super::relations::Relations;
 use super::sink_ddl;
 
@@ -29,7 +30,7 @@ pub(crate) async fn recover(engine: &Arc<Engine>, records: Vec<ObjectRecord>) ->
         let definition = match define(engine, &record).await {
             Ok(defined) => {
                 let qualified_name = format!("{}.{}", record.schema, record.name);
-                specs.extend(defined.specs(record.id, record.errors, &qualified_name));
+                specs.extend(defined.specs(record.id, record.errors, record.late, &qualified_name));
                 if let Some(source) = defined.source {
                     engine.set_source(record.id, source);
                 }
@@ -78,6 +79,7 @@ async fn define(engine: &Arc<Engine>, record: &ObjectRecord) -> Result<Defined> 
         (StatementKind::CreateMaterializedView(create), ObjectKind::MaterializedView) => {
             define::materialized_view(&relations, &create).await
         }
+        (StatementKind::CreateFunction(create), ObjectKind::Function) => functions::define(&relations, &create),
         (StatementKind::CreateSink(create), ObjectKind::Sink) => sink_ddl::sink(engine, &relations, &create).await,
         _ => Err(Error::new(SqlState::DataCorrupted, "its text in the catalog is of another kind")),
     }

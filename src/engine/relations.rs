@@ -21,14 +21,15 @@ use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::logical_expr::{Expr, LogicalPlan, TableProviderFilterPushDown, utils::conjunction};
 use datafusion::physical_plan::ExecutionPlan;
 
-use crate::catalog::{Catalog, DEFAULT_SCHEMA, Definition, Object};
+use crate::catalog::{Catalog, DEFAULT_SCHEMA, Definition, Object, late_schema};
+use crate::exec::plan::EventTime;
 use crate::sql::{self, RelationInfo};
 use crate::types::{Error, RelationId, Result, SqlState, TimeZone};
 
 use super::coordinator::Pin;
 use super::database::Engine;
 use super::pending::Pending;
-use super::{lookup, pg_catalog, scan_exec, sink_ddl, system_tables};
+use super::{functions, lookup, pg_catalog, scan_exec, sink_ddl, system_tables};
 
 /// The catalog's name in DataFusion's terms: the one database.
 pub(crate) const DATABASE: &str = "clink";
@@ -104,6 +105,7 @@ impl Relations {
         let mut state = SessionStateBuilder::new_from_existing(self.base.as_ref().clone())
             .with_catalog_list(Arc::new(Database(self.clone())))
             .build();
+        functions::register(&self.catalog, &mut state);
         if !self.zone.is_utc() || self.user.as_ref() != DATABASE {
             sql::set_zone(state.config_mut().options_mut(), &self.zone, &self.user);
         }
@@ -154,6 +156,7 @@ impl Relations {
         };
         match &object.definition {
             Definition::Broken(error) => Err(broken(object, error)),
+            Definition::Function(_) => Ok(None),
             Definition::Sink(_) => Err(Error::new(
                 SqlState::WrongObjectType,
                 format!("\"{}\" is a sink: its rows are outside", object.name),
@@ -167,8 +170,15 @@ impl Relations {
                 Some((of, Definition::Broken(error))) => Err(broken(of, error)),
                 _ => Ok(self.relation(object)),
             },
-            Definition::Table(_) | Definition::MaterializedView(_) | Definition::RowErrors(_) => {
-                Ok(self.relation(object))
+            Definition::Table(_)
+            | Definition::MaterializedView(_)
+            | Definition::RowErrors(_)
+            | Definition::LateRows(_) => Ok(self.relation(object)),
+            Definition::Late(of) => {
+                let query = sql::query(&self.late_query(*of))?;
+                let plan = sql::plan_plain_view(&self.state(), &query, &[]).await?;
+                let schema = Arc::new(plan.schema().as_arrow().clone());
+                Ok(Some(Arc::new(PlainView { plan, schema })))
             }
             Definition::View(view) => {
                 if self.depth >= VIEW_DEPTH_MAX {
@@ -195,6 +205,32 @@ impl Relations {
     }
 }
 
+impl Relations {
+    /// What gives the late rows of all that stands on a table.
+    fn late_query(&self, table: RelationId) -> String {
+        let schema = late_schema();
+        let names: Vec<&str> = schema.fields().iter().skip(1).map(|field| field.name().as_str()).collect();
+        let columns = names.iter().map(|name| sql::quoted_name(name)).collect::<Vec<_>>().join(", ");
+        let jobs = self.catalog.dependents(&[table]);
+        let branches = jobs.iter().filter_map(|job| job.late_object().map(|late| (job, late))).map(|(job, late)| {
+            format!(
+                "SELECT '{}' AS view, {columns} FROM {}.{}",
+                job.name.replace('\'', "''"),
+                sql::quoted_name(&late.schema),
+                sql::quoted_name(&late.name)
+            )
+        });
+        let branches: Vec<String> = branches.collect();
+        if branches.is_empty() {
+            let nothing = schema.fields().iter().map(|field| {
+                format!("CAST(NULL AS {}) AS {}", sql::sql_name(field.data_type()), sql::quoted_name(field.name()))
+            });
+            return format!("SELECT {} WHERE false", nothing.collect::<Vec<_>>().join(", "));
+        }
+        branches.join(" UNION ALL ")
+    }
+}
+
 impl sql::Resolver for Relations {
     fn relation(&self, table: &TableReference) -> Option<RelationInfo> {
         let object = self.catalog.find(table.schema(), table.table())?;
@@ -203,9 +239,28 @@ impl sql::Resolver for Relations {
             schema: object.row_schema()?,
             key: object.key().to_vec(),
             append_only: object.append_only(),
+            event_times: event_times(object),
             // Tables and views are what they are, and a file has an end.
             bounded: true,
         })
+    }
+}
+
+/// The columns of event time of a relation, and what is known of them.
+fn event_times(object: &Object) -> Vec<(usize, EventTime)> {
+    match &object.definition {
+        Definition::Table(table) => {
+            let of = |(column, lateness)| (column, EventTime::of(object.id, column, lateness));
+            table.event_time.map(of).into_iter().collect()
+        }
+        Definition::MaterializedView(view) => {
+            let of = |(column, time): &(usize, EventTime)| {
+                let EventTime { size, end, .. } = *time;
+                (*column, EventTime { size, end, ..EventTime::of(object.id, *column, 0) })
+            };
+            view.plan.event_times.iter().map(of).collect()
+        }
+        _ => Vec::new(),
     }
 }
 

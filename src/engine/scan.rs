@@ -165,6 +165,7 @@ impl Engine {
                 Err(Error::new(SqlState::WrongObjectType, format!("\"{short}\" is a plain view, which keeps no rows"))
                     .hint("SELECT from it, or make it a materialized view."))
             }
+            Definition::Function(_) => Err(Error::internal("a function has the name of a relation")),
             Definition::Sink(_) => {
                 Err(Error::new(SqlState::WrongObjectType, format!("\"{short}\" is a sink: its rows are outside"))
                     .hint("Read the relation that it writes out."))
@@ -182,7 +183,13 @@ impl Engine {
             Definition::Table(_)
             | Definition::MaterializedView(_)
             | Definition::Errors(_)
-            | Definition::RowErrors(_) => Ok(Arc::clone(object)),
+            | Definition::RowErrors(_)
+            | Definition::LateRows(_) => Ok(Arc::clone(object)),
+            Definition::Late(_) => Err(Error::new(
+                SqlState::WrongObjectType,
+                format!("\"{short}\" is put together from the late rows of views"),
+            )
+            .hint("SELECT from it, or read the late rows of one view: <view>_late.")),
         };
         object.map_err(|error| error.position_or(Some(name.position)))
     }

@@ -24,6 +24,7 @@ use tokio::sync::oneshot;
 use super::bad_rows::BadRows;
 use super::checkpoints::{Message, Restored, StateStores, Unsaved, fresh};
 use super::coordinator::{RelationKind, RelationSpec, TableWrite};
+use super::event_times::{EventTimes, TableWatermark};
 use super::feeds::{Bound, Extent, Feed, FeedSpec, Part, Taken, WakeOnce};
 use super::installed::{Installed, Relations};
 use super::reading_order::ReadingOrder;
@@ -37,7 +38,7 @@ use crate::exec::sink::JobOutput;
 use crate::exec::source::{BadRow, Offset, SplitId};
 use crate::exec::{Executor, FeedId, FeedInput, ImportKind, JobSpec, JobState, WorkerCommand};
 use crate::state::HeadFile;
-use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time};
+use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time, Watermark};
 
 /// The pace of ticks while sources give rows and nobody waits.
 const TICK: Duration = Duration::from_millis(20);
@@ -105,6 +106,9 @@ pub(super) struct Sequencer {
     pub(super) unsaved: HashMap<RelationId, Unsaved>,
     /// Errors relations that no job has needed yet, by their tables.
     pub(super) errors: HashMap<RelationId, RelationSpec>,
+    pub(super) event_times: EventTimes,
+    /// Of tables with event time.
+    pub(super) watermarks: HashMap<RelationId, TableWatermark>,
     /// By external table.
     pub(super) bad_rows: HashMap<RelationId, BadRows>,
     /// Rows that were read before the start must be there again.
@@ -248,9 +252,12 @@ impl Sequencer {
                 writes.entry(write.table).or_default().extend(write.changes.iter().cloned());
             }
         }
+        let writes: Vec<(RelationId, Vec<Chunk>)> = writes.into_iter().collect();
+        let watermarks = self.go_on(time, &mut taken, &writes);
+        let opened = self.open_jobs(time);
         let bindings = taken.iter().filter(|taken| taken.new).flat_map(FromFeed::bindings).collect();
-        let record = Record { time, bindings, writes: writes.into_iter().collect() };
-        if !record.bindings.is_empty() || !record.writes.is_empty() {
+        let record = Record { time, bindings, writes, watermarks, opened };
+        if !record.is_empty() {
             // Only writes have somebody who must not be told too early.
             if let Err(error) = self.log.append(&record, !record.writes.is_empty()) {
                 self.refuse(batch, &taken, &error);
@@ -277,6 +284,59 @@ impl Sequencer {
         }
         self.answer_feed_waiters();
         more
+    }
+
+    /// What rows say of event time becomes known; gives what is news of tables.
+    fn go_on(
+        &mut self,
+        time: Time,
+        taken: &mut [FromFeed],
+        writes: &[(RelationId, Vec<Chunk>)],
+    ) -> Vec<(RelationId, Watermark)> {
+        let mut news = Vec::new();
+        for from_feed in taken.iter_mut() {
+            let (table, taken) = (from_feed.table, &mut from_feed.taken);
+            if let FeedId::CatchUp(job, _) = taken.input.feed
+                && taken.input.done
+            {
+                self.event_times.level(job, table);
+            }
+            if !from_feed.new || !self.event_times.has(table) {
+                continue;
+            }
+            taken.events.iter().for_each(|event| self.event_times.happened(table, event, time));
+            for bound in &mut taken.bounds {
+                bound.watermark = self.event_times.read(table, &bound.split, bound.watermark, time);
+            }
+            if taken.ended {
+                news.push((table, Watermark::END));
+            } else {
+                news.extend(self.event_times.combined(table).map(|watermark| (table, watermark)));
+            }
+        }
+        for (table, chunks) in writes {
+            let Some(watermark) = self.watermarks.get(table) else { continue };
+            let now = self.env.now_millis();
+            let claims = chunks.iter().map(|chunk| match chunk.inserted_rows() {
+                Ok(rows) => watermark.of(&rows, now),
+                Err(_) => Watermark::NONE,
+            });
+            let claim = claims.max().unwrap_or(Watermark::NONE);
+            news.extend((claim > self.event_times.of(*table)).then_some((*table, claim)));
+        }
+        news.iter().for_each(|(table, watermark)| self.event_times.set(*table, *watermark, time));
+        news
+    }
+
+    /// Jobs that are whole know of event time from now on.
+    fn open_jobs(&mut self, time: Time) -> Vec<RelationId> {
+        let whole = self.event_times.closed().into_iter().filter(|job| self.relations.inputs_whole(*job));
+        let opened: Vec<RelationId> = whole.collect();
+        for job in &opened {
+            self.event_times.open(*job);
+            self.relations.opened(*job, time);
+        }
+        opened
     }
 
     /// What the feeds give to the next tick, and whether one has more or was held back.
@@ -355,9 +415,9 @@ impl Sequencer {
         }
         let before = self.bindings.entry(table).or_default();
         let mut rows: Vec<(SplitId, BadRow)> = Vec::new();
-        for Bound { split, end, rows: good, bad } in bounds.drain(..) {
+        for Bound { split, end, rows: good, bad, watermark } in bounds.drain(..) {
             let start = before.insert(split.clone(), end).unwrap_or_default();
-            let bound = Bound { split, end, rows: good, bad };
+            let bound = Bound { split, end, rows: good, bad, watermark };
             if let Some(progress) = &progress {
                 progress.bound(&bound, time);
             }
@@ -377,7 +437,9 @@ impl Sequencer {
     }
 
     fn broadcast(&mut self, time: Time, inputs: Vec<FeedInput>) {
-        self.executor.broadcast(&WorkerCommand::Tick { time, inputs: Arc::new(inputs) });
+        let marks = self.event_times.take_marks();
+        self.executor.broadcast(&WorkerCommand::Tick { time, inputs: Arc::new(inputs), marks });
+        self.event_times.show();
         // What is replayed is older than what was handed out.
         self.last_time.fetch_max(time.as_millis(), Ordering::AcqRel);
         self.relations.progress().signal();
@@ -428,12 +490,19 @@ impl Sequencer {
 
     /// Starts a relation whose first time is `as_of`.
     fn start(&mut self, relation: RelationSpec, as_of: Time) -> Result<()> {
+        if let RelationKind::Table { watermark: Some(watermark), .. }
+        | RelationKind::External { watermark: Some(watermark), .. } = &relation.kind
+        {
+            let from = self.restored.as_ref().and_then(|restored| restored.event_times.get(&relation.id));
+            self.event_times.add_table(relation.id, watermark.column, from);
+            self.watermarks.insert(relation.id, watermark.clone());
+        }
         match &relation.kind {
             RelationKind::External { key, .. } if key.is_empty() => {
                 self.relations.insert(Installed::external(relation, as_of));
                 Ok(())
             }
-            RelationKind::External { source, key } => {
+            RelationKind::External { source, key, .. } => {
                 let plan = JobSpec::latest_plan(relation.id, source.source.schema(), key.clone());
                 self.start_latest(relation, plan, as_of)
             }
@@ -441,13 +510,13 @@ impl Sequencer {
                 self.errors.insert(*of, relation);
                 Ok(())
             }
-            RelationKind::Table { schema, key } => {
+            RelationKind::Table { schema, key, .. } => {
                 let plan = Arc::new(JobSpec::table_plan(relation.id, Arc::clone(schema), key.clone()));
                 let imports = HashMap::from([(relation.id, ImportKind::Feed { catch_up: false })]);
                 self.create(relation, plan, imports, as_of)
             }
             // Its job brings it.
-            RelationKind::RowErrors => Ok(()),
+            RelationKind::RowErrors | RelationKind::LateRows => Ok(()),
             RelationKind::View { plan, .. } | RelationKind::Sink { plan, .. } => {
                 let plan = Arc::clone(plan);
                 self.start_view(relation, plan, as_of)
@@ -541,11 +610,14 @@ impl Sequencer {
         as_of: Time,
     ) -> Result<()> {
         JobSpec::check(&plan)?;
+        let id = relation.id;
+        let restored = self.restored.as_ref().filter(|restored| restored.jobs.contains_key(&id));
+        let known = restored.map(|restored| restored.known.get(&id).cloned().unwrap_or_default());
         let state = self.state_of(&relation)?;
-        let (target, errors) = match &relation.kind {
-            RelationKind::Sink { target, errors, .. } => (Some(target.clone()), *errors),
-            RelationKind::View { errors, .. } => (None, *errors),
-            _ => (None, None),
+        let (target, errors, late) = match &relation.kind {
+            RelationKind::Sink { target, errors, late, .. } => (Some(target.clone()), *errors, *late),
+            RelationKind::View { errors, late, .. } => (None, *errors, *late),
+            _ => (None, None, None),
         };
         let mut installed = Installed::job(relation, &plan, &imports, self.executor.workers(), as_of)?;
         if matches!(plan.root().operator, OperatorSpec::Latest) {
@@ -556,6 +628,12 @@ impl Sequencer {
             && state.as_ref().is_some_and(|state| state.restored)
         {
             shared.restored(restored.time);
+        }
+        let behind = imports.iter().filter(|(_, kind)| **kind == ImportKind::Feed { catch_up: true });
+        let behind = behind.map(|(table, _)| *table).collect();
+        let known = self.event_times.add_job(id, &plan, known.as_ref(), behind);
+        if self.event_times.is_closed(id) {
+            shared.await_opening();
         }
         let mut output = JobOutput::Kept;
         if let Some(target) = target {
@@ -575,13 +653,15 @@ impl Sequencer {
             installed.set_sink(sink);
         }
         let errors = errors.map(|id| installed.row_errors(id, as_of)).transpose()?;
+        let late = late.map(|id| installed.late_rows(id, as_of)).transpose()?;
         self.relations.insert(installed);
-        let errors = errors.map(|errors| {
-            let shared = Arc::clone(errors.shared());
-            self.relations.insert(errors);
+        let beside = |relation: Installed| {
+            let shared = Arc::clone(relation.shared());
+            self.relations.insert(relation);
             shared
-        });
-        let spec = JobSpec { plan, shared, as_of, imports, output, errors, state };
+        };
+        let (errors, late) = (errors.map(beside), late.map(beside));
+        let spec = JobSpec { plan, shared, as_of, imports, output, errors, late, known, state };
         self.executor.broadcast(&WorkerCommand::Create(Arc::new(spec)));
         Ok(())
     }
@@ -664,6 +744,18 @@ impl Sequencer {
         extent: Extent,
         jobs: Vec<RelationId>,
     ) -> Result<()> {
+        let mut columns = columns;
+        let mut watermark = None;
+        if let (FeedId::Table(_), Some(of_table)) = (id, self.watermarks.get(&table))
+            && let Some(source) = self.relations.source(table)?
+        {
+            let mut read: Vec<usize> = columns.iter().copied().chain(of_table.columns()).collect();
+            read.sort_unstable();
+            read.dedup();
+            columns = read.into();
+            let over = source.source.schema().project(&columns)?;
+            watermark = Some((of_table.over(&over)?, self.env.clone()));
+        }
         let (Some(source), Some(progress)) = (self.relations.source(table)?, self.relations.progress_of(table)) else {
             return Err(Error::internal("a feed of a table without a source"));
         };
@@ -675,7 +767,7 @@ impl Sequencer {
             FeedId::Clock => false,
         };
         let places = of_table && self.relations.keeps_source(table);
-        let spec = FeedSpec { id, table, source, columns, extent, places, progress };
+        let spec = FeedSpec { id, table, source, columns, extent, places, progress, watermark };
         let mut feed = Feed::start(spec, move || {
             if wake.set() {
                 // The sequencer is gone when the server stops.
@@ -701,6 +793,8 @@ impl Sequencer {
             self.unsaved.remove(id);
             self.errors.remove(id);
             self.bad_rows.remove(id);
+            self.event_times.remove(*id);
+            self.watermarks.remove(id);
         }
         // Rows that cannot be read are no reason to read, unless somebody reads them.
         let (relations, bad_rows) = (&self.relations, &self.bad_rows);
@@ -722,6 +816,8 @@ impl Sequencer {
         }
         self.feeds.retain(|feed| !feed.jobs.is_empty() && !ids.contains(&feed.table));
         let specs: Vec<RelationSpec> = ids.iter().filter_map(|id| self.relations.remove(*id)).collect();
+        // Tables keep what is known of them.
+        ids.iter().for_each(|id| self.event_times.remove_job(*id));
         ids.reverse();
         self.executor.broadcast(&WorkerCommand::Drop(Arc::new(ids)));
         let as_of = self.last_time().next();
@@ -748,6 +844,7 @@ impl FromFeed {
             split: bound.split.clone(),
             end: bound.end,
             bad: u32::try_from(bound.bad.len()).unwrap_or(u32::MAX),
+            watermark: bound.watermark,
         };
         self.taken.bounds.iter().map(binding).collect()
     }

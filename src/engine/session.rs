@@ -27,7 +27,7 @@ use super::settings::{ReadMode, Settings};
 use super::sql_cursors::Cursors;
 use super::subscribe::Subscribed;
 use super::transaction::{Block, TransactionStatus};
-use super::{alter, ddl, dml, read, show, sink_ddl};
+use super::{alter, ddl, dml, explain, functions, read, show, sink_ddl};
 
 /// One client's state: settings, what it prepared, its transaction block, and the times it has seen.
 pub struct Session {
@@ -287,7 +287,7 @@ impl Session {
             StatementKind::Subscribe(subscribe) => {
                 Ok(Some(SchemaRef::clone(Subscribed::of(&self.engine, subscribe)?.schema())))
             }
-            StatementKind::Explain(_) => Ok(Some(show::explain_schema())),
+            StatementKind::Explain(_) => Ok(Some(explain::schema())),
             StatementKind::Show(what) => show::schema(self, what).map(Some),
             StatementKind::Describe(_) => Ok(Some(show::describe_schema())),
             StatementKind::Prepared(PreparedStatement::Execute { name, .. }) => {
@@ -300,6 +300,7 @@ impl Session {
             | StatementKind::CreateView(_)
             | StatementKind::CreateMaterializedView(_)
             | StatementKind::CreateSink(_)
+            | StatementKind::CreateFunction(_)
             | StatementKind::CreateSchema { .. }
             | StatementKind::Alter(_)
             | StatementKind::Job(_)
@@ -373,6 +374,7 @@ impl Session {
             | StatementKind::CreateView(_)
             | StatementKind::CreateMaterializedView(_)
             | StatementKind::CreateSink(_)
+            | StatementKind::CreateFunction(_)
             | StatementKind::CreateSchema { .. }
             | StatementKind::Alter(_)
             | StatementKind::Job(_)
@@ -381,7 +383,13 @@ impl Session {
             | StatementKind::Update(_)
             | StatementKind::Delete(_)
             | StatementKind::Truncate(_) => dml::execute(self, kind, interrupt).await,
-            StatementKind::Explain(explain) => show::explain(self, explain, interrupt).await,
+            StatementKind::Explain(what) => match what.as_ref() {
+                sql::Explain::Analyze(query) => {
+                    let opened = self.open(query, interrupt).await?;
+                    explain::analyze(opened, interrupt).await
+                }
+                what => explain::explain(self, what, interrupt).await,
+            },
             StatementKind::Show(what) => show::show(self, what),
             StatementKind::Describe(describe) => show::describe(self, describe),
             StatementKind::Set(set) => self.set(set),
@@ -442,6 +450,7 @@ impl Session {
             StatementKind::CreateMaterializedView(create) => {
                 ddl::create_materialized_view(self, create, interrupt).await
             }
+            StatementKind::CreateFunction(create) => functions::create(self, create, interrupt).await,
             StatementKind::CreateSink(create) => sink_ddl::create_sink(self, create, interrupt).await,
             StatementKind::Alter(alter) => alter::alter(self, alter, interrupt).await,
             StatementKind::Job(command) => sink_ddl::job(self, command, interrupt).await,
@@ -831,6 +840,7 @@ fn ddl_tag(kind: &StatementKind) -> Option<&'static str> {
         StatementKind::CreateMaterializedView(_) => "CREATE MATERIALIZED VIEW",
         StatementKind::CreateSchema { .. } => "CREATE SCHEMA",
         StatementKind::CreateSink(_) => "CREATE SINK",
+        StatementKind::CreateFunction(_) => "CREATE FUNCTION",
         StatementKind::Job(command) => match command.action {
             sql::JobAction::Pause => "PAUSE JOB",
             sql::JobAction::Resume => "RESUME JOB",
@@ -844,6 +854,7 @@ fn ddl_tag(kind: &StatementKind) -> Option<&'static str> {
             sql::ObjectKind::View => "DROP VIEW",
             sql::ObjectKind::MaterializedView => "DROP MATERIALIZED VIEW",
             sql::ObjectKind::Schema => "DROP SCHEMA",
+            sql::ObjectKind::Function => "DROP FUNCTION",
             sql::ObjectKind::Sink => "DROP SINK",
         },
         _ => return None,

@@ -1,4 +1,4 @@
-//! What the catalog and the coordinator know, as rows: SHOW, DESCRIBE, EXPLAIN.
+//! What the catalog and the coordinator know, as rows: SHOW, DESCRIBE.
 
 use std::sync::Arc;
 
@@ -7,13 +7,13 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 
 use crate::catalog::{self, Definition, Object};
-use crate::sql::{self, Describe, Explain, Name, ObjectKind, Show};
+use crate::sql::{Describe, Name, ObjectKind, Show, sql_name};
 use crate::types::{Error, Limit, Limits, Result, SqlState};
 
 use super::api::{Answer, JobInfo, Tag};
 use super::database::columns;
 use super::ddl::no_object;
-use super::interrupt::Interrupt;
+use super::functions;
 use super::session::Session;
 use super::settings::Settings;
 use super::system_tables;
@@ -28,7 +28,7 @@ fn texts<T: Into<String>>(values: impl IntoIterator<Item = T>) -> ArrayRef {
     Arc::new(StringArray::from_iter_values(values.into_iter().map(Into::into)))
 }
 
-fn rows(schema: SchemaRef, columns: Vec<ArrayRef>, tag: &'static str) -> Result<Answer> {
+pub(super) fn rows(schema: SchemaRef, columns: Vec<ArrayRef>, tag: &'static str) -> Result<Answer> {
     let batch = RecordBatch::try_new(Arc::clone(&schema), columns)?;
     let stream = futures::stream::iter([Ok(batch)]);
     let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&schema), stream));
@@ -56,7 +56,14 @@ pub(crate) fn schema(session: &Session, show: &Show) -> Result<SchemaRef> {
         ]),
         Show::Jobs => jobs_schema(),
         Show::Sources => system_table("sources")?.schema(),
+        Show::Functions => schema_of(&[
+            ("schema", text.clone()),
+            ("name", text.clone()),
+            ("arguments", text.clone()),
+            ("returns", text),
+        ]),
         Show::Checkpoints => system_table("checkpoints")?.schema(),
+        Show::Watermarks => system_table("watermarks")?.schema(),
         Show::Create(_, _) => schema_of(&[("name", text.clone()), ("create_statement", text)]),
         Show::Variable(name) if name == "all" => settings_schema(),
         Show::Variable(name) => schema_of(&[(session.settings().show(name)?.0, text)]),
@@ -132,6 +139,15 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
             let found = system_table("checkpoints")?.rows(session.engine())?;
             rows(schema, found.columns().to_vec(), "SHOW")
         }
+        Show::Watermarks => {
+            let found = system_table("watermarks")?.rows(session.engine())?;
+            rows(schema, found.columns().to_vec(), "SHOW")
+        }
+        Show::Functions => rows(schema, function_columns(session), "SHOW"),
+        Show::Create(ObjectKind::Function, name) => {
+            let object = functions::find(&session.engine().catalog(), name)?;
+            rows(schema, vec![texts([object.qualified_name()]), texts([object.text.as_str()])], "SHOW")
+        }
         Show::Create(kind, name) => {
             let object = find(session, name)?;
             check_kind(&object, *kind, name)?;
@@ -147,19 +163,39 @@ fn system_table(name: &str) -> Result<&'static system_tables::SystemTable> {
 }
 
 fn is_table(kind: catalog::ObjectKind) -> bool {
-    matches!(kind, catalog::ObjectKind::Table | catalog::ObjectKind::Errors)
+    matches!(kind, catalog::ObjectKind::Table | catalog::ObjectKind::Errors | catalog::ObjectKind::Late)
 }
 
 fn object_columns(session: &Session, of: impl Fn(catalog::ObjectKind) -> bool) -> Vec<ArrayRef> {
     let catalog = session.engine().catalog();
     // The errors of views are found by their names; listed, they would hide the tables.
-    let listed = |object: &&Arc<Object>| of(object.kind) && !matches!(object.definition, Definition::RowErrors(_));
+    let listed = |object: &&Arc<Object>| {
+        of(object.kind) && !matches!(object.definition, Definition::RowErrors(_) | Definition::LateRows(_))
+    };
     let mut objects: Vec<&Arc<Object>> = catalog.objects().filter(listed).collect();
     objects.sort_by(|left, right| (&left.schema, &left.name).cmp(&(&right.schema, &right.name)));
     vec![
         texts(objects.iter().map(|object| object.schema.as_str())),
         texts(objects.iter().map(|object| object.name.as_str())),
         texts(objects.iter().map(|object| if object.is_external() { "source" } else { object.kind.name() })),
+    ]
+}
+
+fn function_columns(session: &Session) -> Vec<ArrayRef> {
+    let catalog = session.engine().catalog();
+    let functions: Vec<&Arc<Object>> = catalog.functions().collect();
+    // One whose text could not be planned has a name alone.
+    let of = |object: &Object, text: fn(&catalog::FunctionDefinition) -> String| match &object.definition {
+        Definition::Function(function) => Some(text(function)),
+        _ => None,
+    };
+    let parameters = functions.iter().map(|object| of(object, functions::parameters_text));
+    let returns = functions.iter().map(|object| of(object, |function| sql_name(&function.returns)));
+    vec![
+        texts(functions.iter().map(|object| object.schema.as_str())),
+        texts(functions.iter().map(|object| object.name.as_str())),
+        Arc::new(parameters.collect::<StringArray>()),
+        Arc::new(returns.collect::<StringArray>()),
     ]
 }
 
@@ -215,7 +251,11 @@ pub(crate) fn job_columns(jobs: &[JobInfo]) -> Vec<ArrayRef> {
     ]
 }
 
-fn find(session: &Session, name: &Name) -> Result<Arc<Object>> {
+/// The relation that a statement names.
+///
+/// # Errors
+/// 42P01.
+pub(super) fn find(session: &Session, name: &Name) -> Result<Arc<Object>> {
     let catalog = session.engine().catalog();
     catalog
         .find(name.schema.as_deref(), &name.name)
@@ -229,12 +269,12 @@ fn check_kind(object: &Object, wanted: ObjectKind, name: &Name) -> Result<()> {
         ObjectKind::View => object.kind == catalog::ObjectKind::View,
         ObjectKind::MaterializedView => object.kind == catalog::ObjectKind::MaterializedView,
         ObjectKind::Sink => object.kind == catalog::ObjectKind::Sink,
-        ObjectKind::Schema => false,
+        ObjectKind::Schema | ObjectKind::Function => false,
     };
     if fits {
         return Ok(());
     }
-    if object.kind == catalog::ObjectKind::Errors {
+    if matches!(object.kind, catalog::ObjectKind::Errors | catalog::ObjectKind::Late) {
         return Err(Error::new(SqlState::WrongObjectType, format!("\"{}\" was made with its table", object.name))
             .hint("Use SHOW CREATE TABLE with the table's name.")
             .position(name.position));
@@ -270,8 +310,11 @@ pub(crate) fn describe(session: &Session, describe: &Describe) -> Result<Answer>
         Definition::View(_)
         | Definition::MaterializedView(_)
         | Definition::Sink(_)
+        | Definition::Function(_)
         | Definition::Errors(_)
         | Definition::RowErrors(_)
+        | Definition::LateRows(_)
+        | Definition::Late(_)
         | Definition::Broken(_) => None,
     };
     let of_table = |index: usize| table.and_then(|table| table.columns.get(index));
@@ -289,40 +332,4 @@ pub(crate) fn describe(session: &Session, describe: &Describe) -> Result<Answer>
         Arc::new(default),
     ];
     rows(describe_schema(), arrays, "DESCRIBE")
-}
-
-/// The columns of an EXPLAIN's answer.
-pub(crate) fn explain_schema() -> SchemaRef {
-    schema_of(&[("QUERY PLAN", DataType::Utf8)])
-}
-
-/// `EXPLAIN`: plans and runs nothing.
-///
-/// # Errors
-/// Those of planning.
-pub(crate) async fn explain(session: &Session, explain: &Explain, interrupt: &Interrupt) -> Result<Answer> {
-    let relations = match explain {
-        Explain::Query(_) => session.relations(),
-        Explain::View(_) => session.definitions(),
-    };
-    let explain = explain.clone();
-    let lines = interrupt
-        .run(async move {
-            let state = relations.state();
-            match explain {
-                Explain::Query(query) => {
-                    let plan = sql::plan_query(&state, &query).await?;
-                    let plan = state.optimize(&plan).map_err(crate::engine::error_of)?;
-                    Ok(plan.display_indent().to_string().lines().map(str::to_owned).collect::<Vec<String>>())
-                }
-                Explain::View(view) => {
-                    let planned = sql::plan_view(&state, &view.query, &view.columns, &relations).await?;
-                    let catalog = relations.catalog();
-                    let names = catalog.objects().map(|object| (object.id, object.qualified_name())).collect();
-                    Ok(sql::explain_job(&planned.plan, &names))
-                }
-            }
-        })
-        .await?;
-    rows(explain_schema(), vec![texts(lines)], "EXPLAIN")
 }

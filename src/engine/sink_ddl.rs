@@ -39,9 +39,7 @@ pub(crate) async fn create_sink(session: &Session, create: &CreateSink, interrup
     if let Some(RelationKind::Sink { target, .. }) = &defined.kind {
         target.sink.check_new().map_err(|error| error.position_or(Some(create.name.position)))?;
     }
-    if defined.keeps_errors() {
-        ddl::check_errors_name(&session.engine().catalog(), &create.name)?;
-    }
+    ddl::check_names_beside(&session.engine().catalog(), &create.name, &defined)?;
     let text = sql::show_create_sink(create);
     let created = NewObject { name: &create.name, kind: catalog::ObjectKind::Sink, text };
     let (_, notices) = ddl::install(session, created, defined, turn, interrupt).await?;
@@ -59,6 +57,7 @@ pub(crate) async fn sink(engine: &Arc<Engine>, relations: &Relations, create: &C
     {
         return Err(no_object(relations.catalog(), "relation", from));
     }
+    define::refuse_late_of_tables(relations, &create.query)?;
     let mut depends_on = named_relations(relations, &create.query)?;
     let mut is_table = false;
     let (planned, sink, connector, table) = match &create.into {
@@ -72,7 +71,7 @@ pub(crate) async fn sink(engine: &Arc<Engine>, relations: &Relations, create: &C
                     .position(into.position));
             }
             let query = assigned_query(relations, create, into, table).await?;
-            let planned = sql::plan_view(&state, &query, &[], relations).await?;
+            let planned = sql::plan_view(&state, &query, &[], create.emit, relations).await?;
             let (sink, connector) = sink_of(engine, &object, table)?;
             if !depends_on.contains(&object.id) {
                 depends_on.push(object.id);
@@ -81,7 +80,7 @@ pub(crate) async fn sink(engine: &Arc<Engine>, relations: &Relations, create: &C
             (planned, sink, connector, Some((object.id, required_columns(table))))
         }
         None => {
-            let planned = sql::plan_view(&state, &create.query, &[], relations).await?;
+            let planned = sql::plan_view(&state, &create.query, &[], create.emit, relations).await?;
             let columns: Vec<ConnectorColumn> = planned
                 .plan
                 .schema()
@@ -109,13 +108,15 @@ pub(crate) async fn sink(engine: &Arc<Engine>, relations: &Relations, create: &C
             return Err(refused
                 .hint(
                     "Write into a table with a PRIMARY KEY and without APPEND ONLY, whose rows are replaced by key; or \
-                     send rows that never change: a query without GROUP BY and DISTINCT over tables that only grow.",
+                     send rows that never change: EMIT ON WINDOW CLOSE behind a query of windows, or one without GROUP BY \
+                     and DISTINCT over tables that only grow.",
                 )
                 .position(create.into.as_ref().unwrap_or(&create.name).position));
         }
         return Err(refused.hint(
             "Keep the result in a materialized view and read that; write the changes out with changelog = 'true'; or \
-             send rows that never change: a query without GROUP BY and DISTINCT over tables that only grow.",
+             send rows that never change: EMIT ON WINDOW CLOSE behind a query of windows, or one without GROUP BY and \
+             DISTINCT over tables that only grow.",
         )
         .position(create.into.as_ref().unwrap_or(&create.name).position));
     }
@@ -123,7 +124,7 @@ pub(crate) async fn sink(engine: &Arc<Engine>, relations: &Relations, create: &C
     let target = SinkTarget { sink, required: required.unwrap_or_default(), is_table };
     Ok(Defined {
         definition: Definition::Sink(SinkDefinition { plan: Arc::clone(&plan), connector, table }),
-        kind: Some(RelationKind::Sink { plan, target, errors: None }),
+        kind: Some(RelationKind::Sink { plan, target, errors: None, late: None }),
         source: None,
         depends_on,
         notices: planned.notices,
@@ -191,7 +192,7 @@ pub(crate) async fn open_written(engine: &Arc<Engine>, relations: &Relations, ob
             .hint("Read the relation that its sink writes out."));
     }
     let defined = define::table(engine, relations, &create).map_err(Error::without_position)?;
-    let specs = defined.specs(object.id, object.errors, &object.qualified_name());
+    let specs = defined.specs(object.id, object.errors, object.late, &object.qualified_name());
     let Some(source) = defined.source else {
         // Asked again for the reason.
         engine
@@ -310,6 +311,7 @@ pub(crate) async fn insert(session: &Session, insert: &ast::Insert, interrupt: &
         options: Default::default(),
         query: sql::query(&query_text)?,
         query_text,
+        emit: sql::Emit::Changes,
     };
     let Answer::Done { mut notices, .. } = create_sink(session, &create, interrupt).await? else {
         return Err(Error::internal("CREATE SINK gave rows"));

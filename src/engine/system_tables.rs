@@ -11,12 +11,13 @@ use datafusion::catalog::TableProvider;
 use datafusion::datasource::MemTable;
 
 use super::database::Engine;
+use super::event_times::SeenTime;
 use super::settings::Settings;
 use super::show;
 use super::source_progress::{Seen, SplitProgress};
 use crate::catalog::{Definition, Object, ObjectKind};
 use crate::exec::OperatorNumbers;
-use crate::types::{Error, Result, Time};
+use crate::types::{Error, Result, Time, Watermark};
 
 /// The schema.
 pub(crate) const SCHEMA: &str = "clink_catalog";
@@ -135,6 +136,22 @@ const TABLES: &[SystemTable] = &[
             ("time", TIME),
         ],
         rows: splits,
+    },
+    SystemTable {
+        name: "watermarks",
+        columns: &[
+            ("schema", DataType::Utf8),
+            ("name", DataType::Utf8),
+            ("kind", DataType::Utf8),
+            ("source", DataType::Utf8),
+            ("column", DataType::Utf8),
+            ("watermark", TIME),
+            ("since", TIME),
+            ("held_by", DataType::Utf8),
+            ("held_since", TIME),
+            ("release", DataType::Utf8),
+        ],
+        rows: watermarks,
     },
 ];
 
@@ -326,5 +343,51 @@ fn splits(engine: &Engine) -> Vec<ArrayRef> {
         numbers(rows.iter().map(|(_, (_, progress))| progress.size.map(|size| size.0))),
         numbers(rows.iter().map(|(_, (_, progress))| progress.lag())),
         times(rows.iter().map(|(_, (_, progress))| progress.time)),
+    ]
+}
+
+/// How far event time is of tables, and of what jobs know.
+fn watermarks(engine: &Engine) -> Vec<ArrayRef> {
+    let catalog = engine.catalog();
+    let mut seen: Vec<(Arc<Object>, Arc<Object>, SeenTime)> = engine
+        .coordinator()
+        .event_times()
+        .into_iter()
+        .filter_map(|seen| {
+            let (object, of) = (catalog.get(seen.relation)?, catalog.get(seen.of)?);
+            Some((Arc::clone(object), Arc::clone(of), seen))
+        })
+        .collect();
+    seen.sort_by(|(a, of_a, seen_a), (b, of_b, seen_b)| {
+        (&a.schema, &a.name, &of_a.name, seen_a.column).cmp(&(&b.schema, &b.name, &of_b.name, seen_b.column))
+    });
+    let column = |of: &Object, seen: &SeenTime| {
+        let schema = of.row_schema();
+        schema.and_then(|schema| Some(schema.fields().get(seen.column)?.name().clone())).unwrap_or_default()
+    };
+    let shown = |watermark: Watermark| match watermark {
+        Watermark::NONE | Watermark::END => None,
+        other => Some(other.as_micros()),
+    };
+    let release = |of: &Object, seen: &SeenTime| match (seen.watermark, &seen.split) {
+        (Watermark::END, _) => "nothing holds it: the source has ended".to_owned(),
+        (Watermark::NONE, None) => "a row with an event time".to_owned(),
+        (_, Some(split)) => format!("later rows in {split}, its end, or idle_timeout on the table"),
+        (_, None) if seen.relation == seen.of => "a later row".to_owned(),
+        (_, None) => format!("later rows in {}", of.qualified_name()),
+    };
+    let held_by = |seen: &SeenTime| seen.split.as_ref().map(|split| split.as_str().to_owned());
+    let micros = seen.iter().map(|(_, _, seen)| shown(seen.watermark)).collect::<TimestampMicrosecondArray>();
+    vec![
+        texts(seen.iter().map(|(object, ..)| &object.schema)),
+        texts(seen.iter().map(|(object, ..)| &object.name)),
+        texts(seen.iter().map(|(object, ..)| object.kind.name())),
+        texts(seen.iter().map(|(_, of, _)| of.qualified_name())),
+        texts(seen.iter().map(|(_, of, seen)| column(of, seen))),
+        Arc::new(micros.with_timezone("UTC")),
+        times(seen.iter().map(|(_, _, seen)| seen.since)),
+        Arc::new(seen.iter().map(|(_, _, seen)| held_by(seen)).collect::<StringArray>()),
+        times(seen.iter().map(|(_, _, seen)| seen.split_since)),
+        texts(seen.iter().map(|(_, of, seen)| release(of, seen))),
     ]
 }

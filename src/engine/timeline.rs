@@ -5,13 +5,15 @@
 //!
 //! ```text
 //! [u32 LE length of payload][u32 LE CRC-32 of payload][payload]
-//! payload: [u8 version = 2][u64 LE time]
+//! payload: [u8 version = 3][u64 LE time]
 //!          [u32 LE number of bindings] then each [u64 LE table][u32 LE length][split, UTF-8]
-//!                                                [u64 LE end offset][u32 LE bad rows]
+//!                                                [u64 LE end offset][u32 LE bad rows][i64 LE watermark]
 //!          [u32 LE number of tables]   then each [u64 LE table][u32 LE length][Arrow IPC stream]
+//!          [u32 LE number of tables whose event time goes on] then each [u64 LE table][i64 LE watermark]
+//!          [u32 LE number of jobs that know of event time from then on] then each [u64 LE job]
 //! ```
 //!
-//! The IPC stream has the table's columns and a last column `__diff`. A crash can cut the last record
+//! A watermark is in microseconds since 1970, the least number for none and the greatest for the end. The IPC stream has the table's columns and a last column `__diff`. A crash can cut the last record
 //! short: opening cuts such a tail off, and only a tail; a record that is damaged with whole ones behind
 //! it is an error. Once an append or sync failed, nothing more is appended: what the file holds is then
 //! known only by reading it again.
@@ -31,9 +33,11 @@ use arrow::ipc::writer::StreamWriter;
 
 use crate::env::Env;
 use crate::exec::source::{Offset, SplitId};
-use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time};
+use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time, Watermark};
 
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
+/// Its records end with the changes, and its bindings know of no event time.
+const VERSION_WITHOUT_TIME: u8 = 2;
 const SEGMENT_PREFIX: &str = "timeline-";
 const SEGMENT_SUFFIX: &str = ".log";
 const DIFF_COLUMN: &str = "__diff";
@@ -48,6 +52,22 @@ pub(crate) struct Record {
     pub(crate) bindings: Vec<Binding>,
     /// Changes of ordinary tables.
     pub(crate) writes: Vec<(RelationId, Vec<Chunk>)>,
+    /// What is known of the event time of tables, where that is news.
+    pub(crate) watermarks: Vec<(RelationId, Watermark)>,
+    /// Jobs that know of event time from then on.
+    pub(crate) opened: Vec<RelationId>,
+}
+
+impl Record {
+    /// True when there is nothing to be written down.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bindings.is_empty() && self.writes.is_empty() && !self.marks()
+    }
+
+    /// True when something is known of event time that was not known before.
+    pub(crate) fn marks(&self) -> bool {
+        !self.watermarks.is_empty() || !self.opened.is_empty()
+    }
 }
 
 /// Up to where a split was read at some time.
@@ -58,6 +78,8 @@ pub(crate) struct Binding {
     pub(crate) end: Offset,
     /// How many rows between the binding before and this one could not be read.
     pub(crate) bad: u32,
+    /// What the split's rows so far say of event time.
+    pub(crate) watermark: Watermark,
 }
 
 /// The log, open for appending.
@@ -259,6 +281,7 @@ fn encode(record: &Record) -> Result<Vec<u8>> {
         out.extend_from_slice(split);
         out.extend_from_slice(&binding.end.0.to_le_bytes());
         out.extend_from_slice(&binding.bad.to_le_bytes());
+        out.extend_from_slice(&binding.watermark.as_micros().to_le_bytes());
     }
     out.extend_from_slice(&(record.writes.len() as u32).to_le_bytes());
     for (table, chunks) in &record.writes {
@@ -266,6 +289,15 @@ fn encode(record: &Record) -> Result<Vec<u8>> {
         out.extend_from_slice(&table.0.to_le_bytes());
         out.extend_from_slice(&u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
         out.extend_from_slice(&bytes);
+    }
+    out.extend_from_slice(&(record.watermarks.len() as u32).to_le_bytes());
+    for (table, watermark) in &record.watermarks {
+        out.extend_from_slice(&table.0.to_le_bytes());
+        out.extend_from_slice(&watermark.as_micros().to_le_bytes());
+    }
+    out.extend_from_slice(&(record.opened.len() as u32).to_le_bytes());
+    for job in &record.opened {
+        out.extend_from_slice(&job.0.to_le_bytes());
     }
     Ok(out)
 }
@@ -291,10 +323,10 @@ pub(super) fn encode_chunks(chunks: &[Chunk]) -> Result<Vec<u8>> {
 fn decode(payload: &[u8]) -> Result<Record> {
     let mut rest = payload;
     let [version] = take(&mut rest)?;
-    if version != VERSION {
+    if ![VERSION, VERSION_WITHOUT_TIME].contains(&version) {
         return Err(Error::new(
             SqlState::DataCorrupted,
-            format!("the timeline log has a record of version {version}; this program reads version {VERSION}"),
+            format!("the timeline log has a record of version {version}; this program reads versions {VERSION_WITHOUT_TIME} and {VERSION}"),
         )
         .hint("Start the version of the program that wrote it, or begin with an empty data directory."));
     }
@@ -306,14 +338,29 @@ fn decode(payload: &[u8]) -> Result<Record> {
         let split = SplitId::new(split);
         let end = Offset(u64::from_le_bytes(take(&mut rest)?));
         let bad = u32::from_le_bytes(take(&mut rest)?);
-        bindings.push(Binding { table, split, end, bad });
+        let watermark = match version {
+            VERSION => Watermark::from_micros(i64::from_le_bytes(take(&mut rest)?)),
+            _ => Watermark::NONE,
+        };
+        bindings.push(Binding { table, split, end, bad, watermark });
     }
     let mut writes = Vec::new();
     for _ in 0..u32::from_le_bytes(take(&mut rest)?) {
         let table = RelationId(u64::from_le_bytes(take(&mut rest)?));
         writes.push((table, decode_chunks(take_bytes(&mut rest)?)?));
     }
-    Ok(Record { time, bindings, writes })
+    let (mut watermarks, mut opened) = (Vec::new(), Vec::new());
+    if version == VERSION_WITHOUT_TIME {
+        return Ok(Record { time, bindings, writes, watermarks, opened });
+    }
+    for _ in 0..u32::from_le_bytes(take(&mut rest)?) {
+        let table = RelationId(u64::from_le_bytes(take(&mut rest)?));
+        watermarks.push((table, Watermark::from_micros(i64::from_le_bytes(take(&mut rest)?))));
+    }
+    for _ in 0..u32::from_le_bytes(take(&mut rest)?) {
+        opened.push(RelationId(u64::from_le_bytes(take(&mut rest)?)));
+    }
+    Ok(Record { time, bindings, writes, watermarks, opened })
 }
 
 /// The changes of [`encode_chunks`].
@@ -366,6 +413,7 @@ mod tests {
                 split: SplitId::new(split),
                 end: Offset(time * 10),
                 bad: u32::try_from(time).expect("small"),
+                watermark: Watermark::from_micros(-5),
             })
             .to_vec()
     }
@@ -378,6 +426,8 @@ mod tests {
             time: Time::from_millis(time),
             bindings: bindings(time),
             writes: vec![(RelationId(7), Chunk::changes(&rows, &Int64Array::from(vec![1, -2])))],
+            watermarks: vec![(RelationId(7), Watermark::from_micros(9)), (RelationId(8), Watermark::END)],
+            opened: vec![RelationId(11)],
         }
     }
 
@@ -385,6 +435,8 @@ mod tests {
         let mut times = Vec::new();
         log.replay(Time::ZERO, &mut |record| {
             assert_eq!(record.bindings, bindings(record.time.as_millis()));
+            assert_eq!(record.watermarks[1], (RelationId(8), Watermark::END));
+            assert_eq!(record.opened, [RelationId(11)]);
             assert_eq!(record.writes[0].1[0].diffs().map(|d| d.values().to_vec()), Some(vec![1, -2]));
             times.push(record.time.as_millis());
             Ok(())
@@ -463,7 +515,7 @@ mod tests {
         let mut payload = encode(&record(1, 10)).expect("encodes");
         payload[0] = 1;
         let error = decode(&payload).expect_err("refused");
-        assert!(error.message().contains("version 1; this program reads version 2"), "{error}");
+        assert!(error.message().contains("version 1; this program reads versions 2 and 3"), "{error}");
         assert!(error.hint_text().is_some());
     }
 

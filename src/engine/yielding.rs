@@ -17,6 +17,7 @@ use datafusion::common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::execution::{RecordBatchStream, SendableRecordBatchStream, TaskContext};
 use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_plan::metrics::{BaselineMetrics, ExecutionPlanMetricsSet, MetricsSet};
 use datafusion::physical_plan::{DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties};
 use futures::{Stream, StreamExt};
 
@@ -30,16 +31,27 @@ const SLICE: Duration = Duration::from_millis(5);
 pub(crate) fn yielding(plan: Arc<dyn ExecutionPlan>) -> Result<Arc<dyn ExecutionPlan>> {
     plan.transform_up(|node| {
         if node.children().is_empty() || node.name().contains("Join") {
-            return Ok(Transformed::yes(Arc::new(Yielding { input: node }) as Arc<dyn ExecutionPlan>));
+            return Ok(Transformed::yes(Arc::new(Yielding::new(node)) as Arc<dyn ExecutionPlan>));
         }
         Ok(Transformed::no(node))
     })
     .map(|transformed| transformed.data)
 }
 
+/// The wrapper's name.
+pub(crate) const NAME: &str = "YieldingExec";
+
 #[derive(Debug)]
 struct Yielding {
     input: Arc<dyn ExecutionPlan>,
+    /// Of what comes through it.
+    metrics: ExecutionPlanMetricsSet,
+}
+
+impl Yielding {
+    fn new(input: Arc<dyn ExecutionPlan>) -> Yielding {
+        Yielding { input, metrics: ExecutionPlanMetricsSet::new() }
+    }
 }
 
 impl DisplayAs for Yielding {
@@ -50,7 +62,7 @@ impl DisplayAs for Yielding {
 
 impl ExecutionPlan for Yielding {
     fn name(&self) -> &str {
-        "YieldingExec"
+        NAME
     }
 
     fn properties(&self) -> &Arc<PlanProperties> {
@@ -74,14 +86,19 @@ impl ExecutionPlan for Yielding {
 
     fn with_new_children(self: Arc<Self>, mut children: Vec<Arc<dyn ExecutionPlan>>) -> Result<Arc<dyn ExecutionPlan>> {
         match children.pop() {
-            Some(input) if children.is_empty() => Ok(Arc::new(Yielding { input })),
+            Some(input) if children.is_empty() => Ok(Arc::new(Yielding::new(input))),
             _ => Err(DataFusionError::Internal("YieldingExec has one input".to_owned())),
         }
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {
         let input = self.input.execute(partition, context)?;
-        Ok(Box::pin(Turns { input, computed: Duration::ZERO }))
+        let metrics = BaselineMetrics::new(&self.metrics, partition);
+        Ok(Box::pin(Turns { input, computed: Duration::ZERO, metrics }))
+    }
+
+    fn metrics(&self) -> Option<MetricsSet> {
+        Some(self.metrics.clone_inner())
     }
 }
 
@@ -89,6 +106,7 @@ impl ExecutionPlan for Yielding {
 struct Turns {
     input: SendableRecordBatchStream,
     computed: Duration,
+    metrics: BaselineMetrics,
 }
 
 impl Stream for Turns {
@@ -105,7 +123,12 @@ impl Stream for Turns {
         if batch.is_pending() {
             self.computed = Duration::ZERO;
         } else {
-            self.computed += start.elapsed();
+            let elapsed = start.elapsed();
+            self.computed += elapsed;
+            self.metrics.elapsed_compute().add_duration(elapsed);
+        }
+        if let Poll::Ready(Some(Ok(batch))) = &batch {
+            self.metrics.record_output(batch.num_rows());
         }
         batch
     }

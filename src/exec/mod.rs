@@ -13,6 +13,7 @@ pub mod aggregates;
 pub(crate) mod arrangement;
 pub(crate) mod consolidate;
 mod dataflow;
+pub(crate) mod event_time;
 mod operator_counts;
 pub mod operators;
 pub mod plan;
@@ -24,6 +25,6 @@ pub mod source;
 pub(crate) use operator_counts::{OperatorCounts, OperatorNumbers};
 
 pub(crate) use dataflow::{
-    Barrier, Captured, Executor, ExecutorConfig, FeedId, FeedInput, Follow, ImportKind, JobSpec, JobState,
+    Barrier, Captured, Executor, ExecutorConfig, FeedId, FeedInput, Follow, ImportKind, JobSpec, JobState, Known, Mark,
     PLACE_COLUMN, Peek, PeekAnswer, PeekRange, WorkerCommand,
 };

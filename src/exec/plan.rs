@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::window::WindowExpr;
 
-use crate::types::RelationId;
+use crate::types::{RelationId, Watermark};
 
 /// A standing query, planned: its operators, inputs before their users, the root last.
 #[derive(Clone, Debug)]
@@ -22,8 +22,76 @@ pub struct JobPlan {
     pub append_only: bool,
     /// What becomes of a row for which an expression fails.
     pub on_error: OnError,
+    /// Columns of the root whose event time is known to go on.
+    pub event_times: Vec<(usize, EventTime)>,
     /// How long the past of the result is kept, over restarts too; 0: as short as it can be.
     pub retain_millis: u64,
+}
+
+/// Up to which value a column is over: the least of what is known of some columns that the job reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EventTime {
+    /// What is known of each, and how much later this column is.
+    pub terms: Vec<EventTerm>,
+    /// The length of the windows that the column's values stand for, in microseconds; zero when they are of several, and
+    /// `None` when the values are single times.
+    pub size: Option<i64>,
+    /// How much later than a value its window ends, in microseconds.
+    pub end: i64,
+}
+
+/// A column of event time that a job reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct EventTerm {
+    /// The relation.
+    pub relation: RelationId,
+    /// Its column.
+    pub column: usize,
+    /// Microseconds that are taken off.
+    pub delay: i64,
+}
+
+impl EventTime {
+    /// The watermark when those of the columns read are as told.
+    pub fn watermark(&self, mut of: impl FnMut(RelationId, usize) -> Watermark) -> Watermark {
+        let terms = self.terms.iter().map(|term| of(term.relation, term.column).after(term.delay));
+        terms.min().unwrap_or(Watermark::NONE)
+    }
+}
+
+/// A column of an operator's input by which it knows what is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Closing {
+    /// The column.
+    pub column: usize,
+    /// Its event time.
+    pub time: EventTime,
+    /// True: rows come out when they are over, and change no more. False: they come out at once, and what is over is
+    /// forgotten.
+    pub last_only: bool,
+    /// Of a join's input: a row is needed until the other's event time is so much further than its own, in
+    /// microseconds.
+    pub keep: i64,
+}
+
+/// The columns of a job's relation of changes that came too late: the operator's path, the window they missed, up to
+/// where event time was, how many times the row was inserted or (negative) retracted, and the operator's input row as
+/// JSON.
+pub fn late_rows_schema() -> SchemaRef {
+    static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
+        let time = |name: &str| {
+            Field::new(name, DataType::Timestamp(arrow::datatypes::TimeUnit::Microsecond, Some("UTC".into())), true)
+        };
+        Arc::new(Schema::new(vec![
+            Field::new("operator", DataType::Utf8, false),
+            time("window_start"),
+            time("window_end"),
+            time("watermark"),
+            Field::new("diff", DataType::Int64, false),
+            Field::new("row", DataType::Utf8, false),
+        ]))
+    });
+    Arc::clone(&SCHEMA)
 }
 
 /// What becomes of a row for which an expression of a job fails.
@@ -61,6 +129,22 @@ impl JobPlan {
         &self.root().schema
     }
 
+    /// The columns of event time that the job's operators and its result follow, each once.
+    pub fn followed_times(&self) -> Vec<(RelationId, usize)> {
+        let closing = self.nodes.iter().flat_map(|node| &node.closing).map(|closing| &closing.time);
+        let times = closing.chain(self.event_times.iter().map(|(_, time)| time));
+        let mut followed: Vec<(RelationId, usize)> =
+            times.flat_map(|time| &time.terms).map(|term| (term.relation, term.column)).collect();
+        followed.sort_unstable();
+        followed.dedup();
+        followed
+    }
+
+    /// True when rows can come too late for an operator.
+    pub fn closes(&self) -> bool {
+        self.nodes.iter().any(|node| !node.closing.is_empty())
+    }
+
     /// The relations that the job reads, in order of first use, each once.
     pub fn imports(&self) -> Vec<RelationId> {
         let mut relations = Vec::new();
@@ -86,6 +170,8 @@ pub struct PlanNode {
     pub inputs: Vec<usize>,
     /// Columns that it puts out.
     pub schema: SchemaRef,
+    /// What it closes and forgets by event time, by input; empty when it does not.
+    pub closing: Vec<Closing>,
 }
 
 /// The kinds of operators, with their parameters.
@@ -137,6 +223,8 @@ pub enum OperatorSpec {
     Rank(RankSpec),
     /// Puts out a row for each element of a row's lists. One input.
     Unnest(UnnestSpec),
+    /// Keeps rows back until their event time is over. One input; always with a closing.
+    Hold,
 }
 
 /// Lists that are taken apart.
@@ -246,6 +334,7 @@ impl OperatorSpec {
             OperatorSpec::Rank(RankSpec { show: Show::First { .. }, .. }) => "First",
             OperatorSpec::Rank(RankSpec { show: Show::Window { .. }, .. }) => "Window",
             OperatorSpec::Latest => "Latest",
+            OperatorSpec::Hold => "Hold",
         }
     }
 }

@@ -80,6 +80,8 @@ pub(crate) enum Halt {
 struct Fill {
     edges: usize,
     feeds: usize,
+    /// Nothing is known to it of event time yet.
+    closed: bool,
     whole_from: Time,
 }
 
@@ -103,7 +105,12 @@ impl RelationShared {
             rows_in: AtomicU64::new(0),
             rows_out: AtomicU64::new(0),
             job: Arc::new(JobState {
-                fill: Mutex::new(Fill { edges: edges * workers, feeds: feeds * workers, whole_from: as_of }),
+                fill: Mutex::new(Fill {
+                    edges: edges * workers,
+                    feeds: feeds * workers,
+                    closed: false,
+                    whole_from: as_of,
+                }),
                 halt: Mutex::new(None),
                 halted: AtomicBool::new(false),
                 operators: Mutex::default(),
@@ -183,17 +190,47 @@ impl RelationShared {
         fill.whole_from = fill.whole_from.max(time);
     }
 
+    /// The job follows event time: it is not whole before it was opened.
+    pub(crate) fn await_opening(&self) {
+        lock(&self.job.fill).closed = true;
+    }
+
+    /// From a time on the job knows of event time.
+    pub(crate) fn opened(&self, time: Time) {
+        let mut fill = lock(&self.job.fill);
+        fill.closed = false;
+        fill.whole_from = fill.whole_from.max(time);
+    }
+
+    /// True when all that it reads is in.
+    pub(crate) fn inputs_whole(&self) -> bool {
+        self.pending() == (0, 0)
+    }
+
+    /// The first time at which all that it reads is in, also when it knows nothing of event time yet: what stands on it
+    /// can begin.
+    pub(crate) fn inputs_from(&self) -> Option<Time> {
+        let fill = lock(&self.job.fill);
+        (fill.edges == 0 && fill.feeds == 0).then_some(fill.whole_from)
+    }
+
+    /// How many edges and feeds are not level.
+    pub(crate) fn pending(&self) -> (usize, usize) {
+        let fill = lock(&self.job.fill);
+        (fill.edges, fill.feeds)
+    }
+
     /// The first time at which the history of the tables and views that it reads is in; `None` while
     /// it is not.
     pub(crate) fn history_from(&self) -> Option<Time> {
         let fill = lock(&self.job.fill);
-        (fill.edges == 0).then_some(fill.whole_from)
+        (fill.edges == 0 && !(fill.closed && fill.feeds == 0)).then_some(fill.whole_from)
     }
 
     /// The first time at which the relation is whole; `None` while it is not.
     pub(crate) fn whole_from(&self) -> Option<Time> {
         let fill = lock(&self.job.fill);
-        (fill.edges == 0 && fill.feeds == 0).then_some(fill.whole_from)
+        (fill.edges == 0 && fill.feeds == 0 && !fill.closed).then_some(fill.whole_from)
     }
 
     /// Why the relation's job takes no more input, if it does not.

@@ -1,4 +1,4 @@
-//! `CREATE TABLE`, `CREATE VIEW`, `CREATE MATERIALIZED VIEW`, `CREATE SCHEMA`.
+//! `CREATE TABLE`, `CREATE VIEW`, `CREATE MATERIALIZED VIEW`, `CREATE SCHEMA`, and the way to the others.
 
 use std::collections::BTreeMap;
 
@@ -6,13 +6,18 @@ use arrow::datatypes::DataType;
 use sqlparser::dialect::{Dialect, Precedence};
 use sqlparser::tokenizer::Token;
 
+use super::create_function;
 use super::create_sink;
 use super::dialect::ClinkDialect;
 use super::errors;
+use super::event_clauses;
 use super::parser::value_text;
 use super::query_checks;
 use super::reader::{Reader, duplicate_column};
-use super::statement::{ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, OptionValue, StatementKind};
+use super::statement::{
+    ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, Emit, OptionValue, StatementKind,
+    WatermarkClause,
+};
 use super::types::{StoredType, stored};
 use crate::types::{Error, Result, SqlState};
 
@@ -29,6 +34,10 @@ pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKin
         materialized_view(reader, text).map(StatementKind::CreateMaterializedView)
     } else if reader.eat(&["SINK"]) {
         create_sink::sink(reader, text).map(StatementKind::CreateSink)
+    } else if reader.eat(&["FUNCTION"]) {
+        create_function::function(reader, false).map(Box::new).map(StatementKind::CreateFunction)
+    } else if reader.eat(&["OR", "REPLACE", "FUNCTION"]) {
+        create_function::function(reader, true).map(Box::new).map(StatementKind::CreateFunction)
     } else if reader.eat(&["SCHEMA"]) {
         let if_not_exists = reader.eat(&["IF", "NOT", "EXISTS"]);
         let name = reader.name()?;
@@ -53,7 +62,7 @@ pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKin
         let text = value_text(reader)?;
         Ok(StatementKind::CreateSavepoint(OptionValue { text, position }))
     } else {
-        Err(reader.unexpected("TABLE, SOURCE, VIEW, MATERIALIZED VIEW, SINK, SCHEMA or SAVEPOINT"))
+        Err(reader.unexpected("TABLE, SOURCE, VIEW, MATERIALIZED VIEW, SINK, FUNCTION, SCHEMA or SAVEPOINT"))
     }
 }
 
@@ -68,6 +77,7 @@ struct Columns {
     columns: Vec<ColumnDefinition>,
     /// Names and positions; resolved when all columns are known.
     primary_key: Option<Vec<(String, usize)>>,
+    watermark: Option<WatermarkClause>,
 }
 
 impl Columns {
@@ -171,6 +181,12 @@ fn table(reader: &mut Reader<'_>, source: bool) -> Result<CreateTable> {
             .position(name.position));
     }
     let primary_key = columns.key_indexes()?;
+    let mut options = options.unwrap_or_default();
+    let time_options = event_clauses::take_options(&mut options, &mut columns.watermark)?;
+    if let Some(clause) = &columns.watermark {
+        let names: Vec<&str> = columns.columns.iter().map(|column| column.name.as_str()).collect();
+        event_clauses::column_of(clause, &names)?;
+    }
     Ok(CreateTable {
         name,
         if_not_exists,
@@ -178,7 +194,9 @@ fn table(reader: &mut Reader<'_>, source: bool) -> Result<CreateTable> {
         primary_key,
         append_only,
         source,
-        options: options.unwrap_or_default(),
+        options,
+        watermark: columns.watermark,
+        time_options,
     })
 }
 
@@ -222,6 +240,9 @@ fn table_constraint(reader: &mut Reader<'_>, table: &str, columns: &mut Columns)
             reader.names_in_parentheses()?.ok_or_else(|| reader.unexpected("the key's columns in parentheses"))?;
         columns.set_primary_key(table, names, at)?;
         not_enforced(reader)?;
+        return Ok(true);
+    }
+    if event_clauses::watermark(reader, &mut columns.watermark)? {
         return Ok(true);
     }
     let parenthesis = reader.parser.peek_nth_token_ref(1).token == Token::LParen;
@@ -384,7 +405,7 @@ fn contradiction(column: &str, table: &str) -> Error {
 }
 
 /// Reads a type: ours with angle brackets, or one of sqlparser's.
-fn data_type(reader: &mut Reader<'_>) -> Result<StoredType> {
+pub(super) fn data_type(reader: &mut Reader<'_>) -> Result<StoredType> {
     let mut closed = 0;
     let stored = nested_type(reader, &mut closed)?;
     if closed > 0 { Err(reader.unexpected("a type without a spare >")) } else { Ok(stored) }
@@ -603,5 +624,6 @@ fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMateri
         retain_history,
         query,
         query_text,
+        emit: Emit::Changes,
     })
 }

@@ -7,10 +7,11 @@ use sqlparser::keywords::Keyword;
 use sqlparser::tokenizer::Token;
 
 use super::create::{query_of, with_options};
+use super::event_clauses;
 use super::names::quoted;
 use super::parser;
 use super::reader::Reader;
-use super::statement::{CreateSink, JobAction, JobCommand, Name, OptionValue, StatementKind};
+use super::statement::{CreateSink, Emit, JobAction, JobCommand, Name, OptionValue, StatementKind};
 use super::tokens::position;
 use crate::types::{Error, Result, SqlState};
 
@@ -48,7 +49,8 @@ pub(super) fn sink(reader: &mut Reader<'_>, text: &str) -> Result<CreateSink> {
         }
         _ => {}
     }
-    Ok(CreateSink { name, if_not_exists, into, from, options: options.unwrap_or_default(), query, query_text })
+    let options = options.unwrap_or_default();
+    Ok(CreateSink { name, if_not_exists, into, from, options, query, query_text, emit: Emit::Changes })
 }
 
 /// Reads `AS query` up to the options behind it, which sqlparser would take for hints of the query's last table.
@@ -149,6 +151,7 @@ pub fn show_create(sink: &CreateSink) -> String {
     if sink.from.is_some() && !sink.options.is_empty() {
         text.push_str(&options(&sink.options));
     }
+    text.push_str(event_clauses::show_emit(sink.emit));
     text
 }
 

@@ -1,43 +1,74 @@
-//! EXPLAIN of a standing query: one line an operator, inputs indented below.
+//! EXPLAIN of a standing query: one line an operator, inputs indented below, with the tables of state that it keeps and
+//! what bounds them.
 
 use std::collections::HashMap;
 
 use super::types::sql_name;
-use crate::exec::plan::{AggregateCall, JobPlan, OperatorSpec, PlanNode, Show};
+use crate::exec::plan::{AggregateCall, AggregateFunction, JobPlan, JoinKind, OnError, OperatorSpec, PlanNode, Show};
 use crate::types::RelationId;
 
-/// The lines of `EXPLAIN`; `relations` names the imports.
-pub fn explain_job(plan: &JobPlan, relations: &HashMap<RelationId, String>) -> Vec<String> {
-    let key = if plan.key.is_empty() {
-        "whole row".to_owned()
-    } else {
-        plan.key.iter().map(|column| name_of(plan.root(), *column)).collect::<Vec<_>>().join(", ")
+/// What EXPLAIN says of a relation that a job reads.
+#[derive(Clone, Debug)]
+pub struct ImportedRelation {
+    /// Its name.
+    pub name: String,
+    /// Names of the columns that identify a row; empty when the whole row does.
+    pub key: Vec<String>,
+    /// True when its rows only ever grow.
+    pub append_only: bool,
+}
+
+/// The lines of `EXPLAIN`; `relations` are the imports. `kept` says that the result is kept, as that of a view is and that
+/// of a sink is not. `note` gives what else is said of the operator with a path, `rows` for the kept result and `errors` for
+/// the kept rows whose expressions failed.
+pub fn explain_job(
+    plan: &JobPlan,
+    relations: &HashMap<RelationId, ImportedRelation>,
+    kept: bool,
+    note: &dyn Fn(&str) -> Option<String>,
+) -> Vec<String> {
+    let noted = |path: &str| note(path).map(|note| format!(" ({note})")).unwrap_or_default();
+    let names: Vec<String> = plan.key.iter().map(|column| name_of(plan.root(), *column)).collect();
+    let state = match (kept, names.as_slice()) {
+        (false, _) => String::new(),
+        (true, []) => "; state rows: each row with its count".to_owned(),
+        (true, names) => format!("; state rows: a row for each {}", names.join(", ")),
     };
-    let kind = if plan.append_only { "append-only" } else { "updating" };
-    let mut lines = vec![format!("Result: key {key}; {kind}")];
+    let result = format!("Result: {}{state}", properties(&names, plan.append_only));
+    let mut lines = vec![result + &noted("rows")];
+    if plan.on_error == OnError::Keep {
+        let errors = "Errors: rows for which an expression fails; state rows: each row with its count";
+        lines.push(errors.to_owned() + &noted("errors"));
+    }
     let mut open = vec![(plan.nodes.len().saturating_sub(1), 1_usize)];
     while let Some((at, depth)) = open.pop() {
         let Some(node) = plan.nodes.get(at) else {
             continue;
         };
-        lines.push(format!("{}{}", "  ".repeat(depth), line(plan, node, relations)));
+        lines.push(format!("{}{}{}", "  ".repeat(depth), line(plan, node, relations), noted(&node.path)));
         open.extend(node.inputs.iter().rev().map(|input| (*input, depth + 1)));
     }
     lines
+}
+
+/// A relation's key, and whether its rows change.
+fn properties(key: &[String], append_only: bool) -> String {
+    let key = if key.is_empty() { "whole row".to_owned() } else { key.join(", ") };
+    format!("key {key}; {}", if append_only { "append-only" } else { "updating" })
 }
 
 fn name_of(node: &PlanNode, column: usize) -> String {
     node.schema.fields().get(column).map_or_else(|| format!("#{column}"), |field| field.name().clone())
 }
 
-fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, String>) -> String {
+fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, ImportedRelation>) -> String {
     let input = node.inputs.first().and_then(|input| plan.nodes.get(*input));
     let input_name = |column: usize| input.map_or_else(|| format!("#{column}"), |input| name_of(input, column));
     let what = match &node.operator {
-        OperatorSpec::Import { relation, .. } => {
-            let name = relations.get(relation).cloned().unwrap_or_else(|| format!("relation {relation}"));
-            format!("{name} [{}]", columns(node))
-        }
+        OperatorSpec::Import { relation, .. } => match relations.get(relation) {
+            Some(of) => format!("{} [{}]; {}", of.name, columns(node), properties(&of.key, of.append_only)),
+            None => format!("relation {relation} [{}]", columns(node)),
+        },
         OperatorSpec::Constant { rows } => format!("{} rows [{}]", rows.num_rows(), columns(node)),
         OperatorSpec::Project { expressions } => {
             let parts: Vec<String> = expressions
@@ -55,7 +86,9 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, String>
             format!("[{}]", parts.join(", "))
         }
         OperatorSpec::Filter { predicate } => predicate.to_string(),
-        OperatorSpec::Union | OperatorSpec::Unnest(_) | OperatorSpec::Latest => format!("[{}]", columns(node)),
+        OperatorSpec::Union | OperatorSpec::Unnest(_) | OperatorSpec::Latest | OperatorSpec::Hold => {
+            format!("[{}]", columns(node))
+        }
         OperatorSpec::Aggregate { keys, aggregates } => {
             let keys: Vec<String> = keys.iter().map(|key| input_name(*key)).collect();
             let calls: Vec<String> = aggregates.iter().map(|call| call_text(call, &input_name)).collect();
@@ -108,7 +141,74 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, String>
             if parts.is_empty() { "every pair".to_owned() } else { format!("on {}", parts.join(" AND ")) }
         }
     };
-    format!("{} {what} ({})", node.operator.name(), node.path)
+    let state = state(&node.operator, &input_name).map(|state| format!("; state {state}")).unwrap_or_default();
+    let closing = match node.closing.first() {
+        Some(closing) if closing.last_only => format!("; once, when {} is over", input_name(closing.column)),
+        Some(_) if matches!(node.operator, OperatorSpec::Join(_)) => {
+            "; forgets what finds no partner any more".to_owned()
+        }
+        Some(closing) => format!("; forgets what is over by {}", input_name(closing.column)),
+        None => String::new(),
+    };
+    format!("{} {what}{state}{closing} ({})", node.operator.name(), node.path)
+}
+
+/// The tables of state of an operator, and what is in them: that is what bounds their size.
+fn state(operator: &OperatorSpec, input_name: &impl Fn(usize) -> String) -> Option<String> {
+    let listed = |columns: &[usize]| columns.iter().map(|column| input_name(*column)).collect::<Vec<_>>().join(", ");
+    match operator {
+        OperatorSpec::Aggregate { keys, aggregates } => {
+            let (groups, of) = match keys.as_slice() {
+                [] => ("groups: one row".to_owned(), String::new()),
+                keys => (format!("groups: a row for each {}", listed(keys)), " of a group".to_owned()),
+            };
+            let mut tables = vec![groups];
+            for (at, call) in aggregates.iter().enumerate().filter(|(_, call)| keeps_values(call)) {
+                let argument = call.argument.map(input_name).unwrap_or_default();
+                tables.push(format!("a{at}: each {argument}{of}"));
+            }
+            Some(tables.join(", "))
+        }
+        OperatorSpec::Join(join) => {
+            let mut tables = vec!["l: the left rows", "r: the right rows"];
+            if join.condition.is_some() {
+                // Partners are counted for the sides whose rows are told apart by having one.
+                let left = !matches!(join.kind, JoinKind::Inner | JoinKind::Right);
+                let right = matches!(join.kind, JoinKind::Right | JoinKind::Full);
+                tables.extend(left.then_some("lp: partners of each left row"));
+                tables.extend(right.then_some("rp: partners of each right row"));
+            }
+            Some(tables.join(", "))
+        }
+        OperatorSpec::Hold => Some("held: rows that are not over".to_owned()),
+        OperatorSpec::Rank(rank) if rank.keys.is_empty() => Some("rows: all rows".to_owned()),
+        OperatorSpec::Rank(rank) => Some(format!("rows: all rows of each {}", listed(&rank.keys))),
+        OperatorSpec::Import { .. }
+        | OperatorSpec::Constant { .. }
+        | OperatorSpec::Project { .. }
+        | OperatorSpec::Filter { .. }
+        | OperatorSpec::Union
+        | OperatorSpec::Unnest(_)
+        | OperatorSpec::Latest => None,
+    }
+}
+
+/// True for an aggregate that remembers its arguments one by one.
+fn keeps_values(call: &AggregateCall) -> bool {
+    match call.function {
+        AggregateFunction::Min
+        | AggregateFunction::Max
+        | AggregateFunction::StringAgg { .. }
+        | AggregateFunction::ArrayAgg => true,
+        AggregateFunction::BoolAnd | AggregateFunction::BoolOr => false,
+        AggregateFunction::Count
+        | AggregateFunction::Sum
+        | AggregateFunction::Avg
+        | AggregateFunction::VarSamp
+        | AggregateFunction::VarPop
+        | AggregateFunction::StddevSamp
+        | AggregateFunction::StddevPop => call.distinct,
+    }
 }
 
 fn columns(node: &PlanNode) -> String {

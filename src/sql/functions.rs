@@ -35,6 +35,7 @@ pub(crate) fn all() -> Vec<Arc<ScalarUDF>> {
     .chain(super::any_all::functions())
     .chain(super::math::functions())
     .chain(super::window_functions::all())
+    .chain(super::bounded_functions::all())
     .chain(super::jsonb::functions())
     .collect()
 }

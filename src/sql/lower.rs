@@ -34,8 +34,10 @@ use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr, create_physica
 use super::aggregates;
 use super::arithmetic::is_checked;
 use super::errors::from_datafusion;
+use super::event_time::{self, Input};
 use super::planner::{PlannedView, Resolver};
 use super::prune::prune;
+use super::statement::Emit;
 use super::view_checks::{SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT, refuse};
 use crate::exec::plan::{AggregateCall, JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::types::{Error, Result};
@@ -45,15 +47,25 @@ pub(crate) fn lower(
     state: &SessionState,
     plan: &LogicalPlan,
     names: Vec<String>,
+    emit: Emit,
     resolver: &dyn Resolver,
 ) -> Result<PlannedView> {
-    let mut lowering = Lowering { state, resolver, nodes: Vec::new(), notices: Vec::new(), row_limits: Vec::new() };
+    let mut lowering = Lowering {
+        state,
+        resolver,
+        nodes: Vec::new(),
+        notices: Vec::new(),
+        row_limits: Vec::new(),
+        inputs: HashMap::new(),
+    };
     let plan = &join::with_joins(state, plan.clone())?;
     let root = lowering.node(plan, "root")?;
     let root = lowering.named_root(root, &names)?;
     let on_error = if lowering.nodes.iter().any(computes) { OnError::Keep } else { OnError::Never };
-    let (key, append_only) = (root.key.unwrap_or_default(), root.append_only);
-    let plan = JobPlan { nodes: prune(lowering.nodes)?, key, append_only, on_error, retain_millis: 0 };
+    let mut nodes = prune(lowering.nodes)?;
+    let (event_times, closed) = event_time::close(&mut nodes, &lowering.inputs, emit)?;
+    let (key, append_only) = (root.key.unwrap_or_default(), root.append_only || closed);
+    let plan = JobPlan { nodes, key, append_only, on_error, event_times, retain_millis: 0 };
     Ok(PlannedView { plan, notices: lowering.notices })
 }
 
@@ -117,11 +129,13 @@ struct Lowering<'a> {
     notices: Vec<String>,
     /// Window operators of which only so many first rows of each partition are asked for.
     row_limits: Vec<(*const Window, u64)>,
+    /// What is known of event time in what it reads.
+    inputs: HashMap<crate::types::RelationId, Input>,
 }
 
 impl Lowering<'_> {
     fn push(&mut self, path: &str, operator: OperatorSpec, inputs: Vec<usize>, schema: SchemaRef) -> usize {
-        self.nodes.push(PlanNode { path: path.to_owned(), operator, inputs, schema });
+        self.nodes.push(PlanNode { path: path.to_owned(), operator, inputs, schema, closing: Vec::new() });
         self.nodes.len() - 1
     }
 
@@ -197,6 +211,8 @@ impl Lowering<'_> {
         if !scan.filters.is_empty() {
             return self.filtered_import(scan, path);
         }
+        let input = Input { event_times: info.event_times.clone(), append_only: info.append_only };
+        self.inputs.insert(info.id, input);
         let wanted: Vec<usize> = scan.projection.clone().unwrap_or_else(|| (0..info.schema.fields().len()).collect());
         let mut fields = Vec::with_capacity(wanted.len());
         for column in &wanted {

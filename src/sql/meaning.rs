@@ -34,6 +34,7 @@ use super::errors::to_datafusion;
 use super::functions::round_to_even;
 use super::jsonb;
 use super::matched::{category, differ, is_untyped, of_one_kind, with_typed_texts};
+use super::scalar_functions;
 use super::timestamps::timestamp_difference;
 use super::types::{UTC, sql_name};
 use super::zoned;
@@ -154,6 +155,9 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                 }
                 Expr::Case(case) => Transformed::yes(Expr::Case(case_with_meaning(case, schema)?)),
                 Expr::ScalarFunction(call) => {
+                    if let Some(body) = scalar_functions::inlined(&call, schema)? {
+                        return Ok(Transformed::yes(body));
+                    }
                     jsonb::check_call(call.func.name(), &call.args, schema)?;
                     Transformed::yes(match any_all::with_meaning(call, schema)? {
                         Expr::ScalarFunction(call) => call_with_meaning(call, schema)?,

@@ -14,13 +14,18 @@ mod aggregates;
 mod alter;
 mod any_all;
 mod arithmetic;
+mod bounded_functions;
 mod cast_text;
 mod casts;
 mod catalog_queries;
 mod create;
+mod create_function;
 mod create_sink;
 mod dialect;
 mod errors;
+mod event_clauses;
+mod event_time;
+mod exists;
 mod explain;
 mod functions;
 mod grouping;
@@ -30,6 +35,7 @@ mod lower;
 mod matched;
 mod math;
 mod meaning;
+mod multiplicity;
 mod names;
 mod null_aware;
 mod parameters;
@@ -40,6 +46,7 @@ mod query_checks;
 mod reader;
 mod refusals;
 mod row_values;
+mod scalar_functions;
 mod scope_checks;
 mod series;
 mod session_statements;
@@ -66,7 +73,7 @@ pub use casts::{cast, cast_array, cast_array_in};
 pub use catalog_queries::{reads_settings, resolve_settings};
 pub use create_sink::{assigned, query, show_create as show_create_sink};
 pub use errors::{from_datafusion, to_datafusion};
-pub use explain::explain_job;
+pub use explain::{ImportedRelation, explain_job};
 pub use names::{quoted as quoted_name, shown_name};
 pub use parameters::{
     Parameter, bind, bound_literal, cast_expression, parameter_index, parameter_places, parameter_types,
@@ -78,13 +85,16 @@ pub use planner::{
     DEFAULT_SCHEMA, PlannedView, RelationInfo, Resolver, configure, plan_computed, plan_expression, plan_plain_view,
     plan_predicate, plan_query, plan_view, session_config, view_columns,
 };
-pub(crate) use reader::object_name;
+pub(crate) use reader::{fold as folded, object_name};
+pub use scalar_functions::{PlannedFunction, called_name, plan_function};
 pub(crate) use session_statements::table_query;
 pub use statement::{
-    Alter, ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateMaterializedView,
-    CreateSink, CreateTable, CreateView, CursorStatement, CursorSubject, Describe, Discard, Drop, Explain, Fetch,
-    JobAction, JobCommand, Name, ObjectKind, OptionValue, PreparedStatement, SetVariable, Show, Statement,
-    StatementKind, Subscribe, Transaction, TransactionModes,
+    Alter, ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateFunction,
+    CreateMaterializedView, CreateSink, CreateTable, CreateView, CursorStatement, CursorSubject, Describe, Discard,
+    Drop, Emit, Explain, Fetch, FunctionParameter, FunctionVolatility, JobAction, JobCommand, Name, ObjectKind,
+    OptionValue, PreparedStatement, SetVariable, Show, Statement, StatementKind, Subscribe, Transaction,
+    TransactionModes, WatermarkClause,
 };
 pub use types::sql_name;
+pub(crate) use windows::rewrite as rewrite_windows;
 pub use zone::{SessionZone, set_zone};

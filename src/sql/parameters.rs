@@ -12,6 +12,7 @@ use sqlparser::parser::Parser;
 
 use super::catalog_queries;
 use super::planner;
+use super::scalar_functions;
 use super::statement::{CopySubject, CursorStatement, CursorSubject, Explain, PreparedStatement, StatementKind};
 use super::tokens::{position, with_stack};
 use super::types::{sql_name, stored};
@@ -39,8 +40,9 @@ fn walk<V: Visitor>(kind: &StatementKind, visitor: &mut V) -> ControlFlow<V::Bre
         StatementKind::CreateView(view) => view.query.visit(visitor),
         StatementKind::CreateMaterializedView(view) => view.query.visit(visitor),
         StatementKind::Explain(explain) => match explain.as_ref() {
-            Explain::Query(query) => query.visit(visitor),
+            Explain::Query(query) | Explain::Analyze(query) => query.visit(visitor),
             Explain::View(view) => view.query.visit(visitor),
+            Explain::Job { .. } => ControlFlow::Continue(()),
         },
         StatementKind::Cursor(CursorStatement::Declare { of: CursorSubject::Query(query), .. }) => query.visit(visitor),
         StatementKind::Prepared(PreparedStatement::Execute { arguments, .. }) => arguments.visit(visitor),
@@ -59,8 +61,8 @@ fn walk_mut<V: VisitorMut>(kind: &mut StatementKind, visitor: &mut V) -> Control
         StatementKind::Update(update) => update.visit(visitor),
         StatementKind::Delete(delete) => delete.visit(visitor),
         StatementKind::Explain(explain) => match explain.as_mut() {
-            Explain::Query(query) => query.visit(visitor),
-            Explain::View(_) => ControlFlow::Continue(()),
+            Explain::Query(query) | Explain::Analyze(query) => query.visit(visitor),
+            Explain::View(_) | Explain::Job { .. } => ControlFlow::Continue(()),
         },
         StatementKind::Cursor(CursorStatement::Declare { of: CursorSubject::Query(query), .. }) => query.visit(visitor),
         StatementKind::Copy(copy) => match &mut copy.subject {
@@ -152,13 +154,16 @@ pub fn refuse_parameters(kind: &StatementKind, text: &str) -> Result<()> {
     }
 }
 
-/// Types that the statement's text gives: casts and LIMIT.
-struct Stated<'a>(&'a mut [Option<DataType>]);
+/// Types that the statement's text gives: casts, LIMIT, arguments of functions of SQL.
+struct Stated<'a> {
+    state: &'a SessionState,
+    types: &'a mut [Option<DataType>],
+}
 
 impl Stated<'_> {
     fn set(&mut self, expression: &Expr, data_type: DataType) {
         if let Ok(Some(index)) = parameter_index(bare(expression))
-            && let Some(known) = self.0.get_mut(index)
+            && let Some(known) = self.types.get_mut(index)
         {
             known.get_or_insert(data_type);
         }
@@ -177,6 +182,14 @@ impl Visitor for Stated<'_> {
             let data_type = catalog_queries::stored_type(data_type).unwrap_or_else(|| data_type.clone());
             if let Ok(stored) = stored(&data_type) {
                 self.set(expr, stored.data_type);
+            }
+        }
+        if let Expr::Function(ast::Function { name, args: ast::FunctionArguments::List(list), .. }) = expression {
+            let taken = scalar_functions::taken_types(self.state, name);
+            for (argument, data_type) in list.args.iter().zip(taken) {
+                if let ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument)) = argument {
+                    self.set(argument, data_type);
+                }
             }
         }
         ControlFlow::Continue(())
@@ -210,7 +223,7 @@ pub async fn parameter_types(
     queries: &[ast::Query],
     types: &mut [Option<DataType>],
 ) -> Result<()> {
-    let _ = with_stack(|| walk(kind, &mut Stated(types)));
+    let _ = with_stack(|| walk(kind, &mut Stated { state, types }));
     for query in queries {
         if types.iter().all(Option::is_some) {
             break;
@@ -360,7 +373,8 @@ mod tests {
         let kind = one("SELECT $2::date, $1 FROM t WHERE a = '$3' LIMIT $4");
         assert_eq!(parameter_places(&kind).expect("places"), [Some(18), Some(8), None, Some(49)]);
         let mut types = vec![None; 4];
-        let _ = walk(&kind, &mut Stated(&mut types));
+        let state = datafusion::execution::SessionStateBuilder::new().build();
+        let _ = walk(&kind, &mut Stated { state: &state, types: &mut types });
         assert_eq!(types, [None, Some(DataType::Date32), None, Some(DataType::Int64)]);
         let error = refuse_parameters(&kind, "$").expect_err("no values");
         assert_eq!((error.code(), error.position_at()), (SqlState::UndefinedParameter, Some(18)));

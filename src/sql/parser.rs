@@ -1,12 +1,15 @@
 //! Text to statements.
 
+use arrow::datatypes::DataType;
 use sqlparser::ast;
 use sqlparser::tokenizer::Token;
 
 use super::alter;
 use super::create;
+use super::create_function;
 use super::create_sink;
 use super::errors;
+use super::event_clauses;
 use super::query_checks;
 use super::reader::{Reader, object_name};
 use super::refusals;
@@ -48,11 +51,21 @@ pub fn parse_within(sql: &str, limits: &Limits) -> Result<Vec<Statement>> {
 fn parse_one(text: &str, limits: &Limits) -> Result<StatementKind> {
     let tokens = tokens::tokenize(text, limits)?;
     tokens::check_depth(&tokens, limits)?;
+    let mut tokens = tokens;
+    let emit = event_clauses::take_emit(&mut tokens);
     refusals::check(&tokens)?;
     let tokens = tokens::without_table_commands(windows::plain_calls(tokens));
+    let before: String = match emit {
+        Some((_, at)) => text.chars().take(at - 1).collect(),
+        None => text.to_owned(),
+    };
+    let text = before.as_str();
     let mut reader = Reader::new(tokens, text);
-    let kind = statement(&mut reader, text)?;
+    let mut kind = statement(&mut reader, text)?;
     reader.finish()?;
+    if let Some((emit, at)) = emit {
+        event_clauses::set_emit(&mut kind, emit, at)?;
+    }
     Ok(kind)
 }
 
@@ -251,7 +264,6 @@ fn drop(reader: &mut Reader<'_>) -> Result<StatementKind> {
             if matches!(
                 word.as_str(),
                 "INDEX"
-                    | "FUNCTION"
                     | "PROCEDURE"
                     | "AGGREGATE"
                     | "SEQUENCE"
@@ -270,21 +282,42 @@ fn drop(reader: &mut Reader<'_>) -> Result<StatementKind> {
             ) =>
         {
             Error::unsupported(format!("DROP {word} is not supported"))
-                .hint("Write DROP TABLE, DROP VIEW, DROP MATERIALIZED VIEW, DROP SINK or DROP SCHEMA.")
+                .hint("Write DROP TABLE, DROP VIEW, DROP MATERIALIZED VIEW, DROP SINK, DROP FUNCTION or DROP SCHEMA.")
                 .position(at)
         }
-        _ => reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW, SINK or SCHEMA"),
+        _ => reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW, SINK, FUNCTION or SCHEMA"),
     })?;
     let if_exists = reader.eat(&["IF", "EXISTS"]);
-    let mut names = vec![reader.name()?];
-    while reader.eat_token(&Token::Comma) {
+    let (mut names, mut arguments) = (Vec::new(), Vec::new());
+    loop {
         names.push(reader.name()?);
+        if kind == ObjectKind::Function {
+            arguments.push(argument_types(reader)?);
+        }
+        if !reader.eat_token(&Token::Comma) {
+            break;
+        }
     }
     let cascade = reader.eat(&["CASCADE"]);
     if !cascade {
         let _ = reader.eat(&["RESTRICT"]);
     }
-    Ok(StatementKind::Drop(Drop { kind, source, names, if_exists, cascade }))
+    Ok(StatementKind::Drop(Drop { kind, source, names, arguments, if_exists, cascade }))
+}
+
+/// Reads the types of a function's arguments, if they are there.
+fn argument_types(reader: &mut Reader<'_>) -> Result<Option<Vec<DataType>>> {
+    if !reader.eat_token(&Token::LParen) {
+        return Ok(None);
+    }
+    let mut types = Vec::new();
+    while !reader.eat_token(&Token::RParen) {
+        if !types.is_empty() {
+            reader.expect_token(&Token::Comma)?;
+        }
+        types.push(create_function::type_of(reader)?);
+    }
+    Ok(Some(types))
 }
 
 /// Reads an object's kind if one is next.
@@ -299,39 +332,78 @@ fn object_kind(reader: &mut Reader<'_>) -> Option<ObjectKind> {
         Some(ObjectKind::Sink)
     } else if reader.eat(&["SCHEMA"]) {
         Some(ObjectKind::Schema)
+    } else if reader.eat(&["FUNCTION"]) {
+        Some(ObjectKind::Function)
     } else {
         None
     }
 }
 
+const EXPLAIN_HINT: &str =
+    "Write EXPLAIN [ANALYZE] SELECT …, EXPLAIN [ANALYZE] v, or EXPLAIN CREATE MATERIALIZED VIEW v AS SELECT ….";
+
 fn explain(reader: &mut Reader<'_>, text: &str) -> Result<StatementKind> {
     reader.expect(&["EXPLAIN"])?;
     let at = reader.here();
-    let option = match reader.peek() {
-        Some(word) if word == "VERBOSE" => Some("EXPLAIN VERBOSE"),
-        // `EXPLAIN (SELECT …)` is a query in parentheses.
-        None if reader.parser.peek_token_ref().token == Token::LParen => {
-            let inside = super::tokens::word(reader.parser.peek_nth_token_ref(1));
-            let query = inside.is_none_or(|word| matches!(word.as_str(), "SELECT" | "WITH" | "VALUES" | "TABLE"));
-            (!query).then_some("EXPLAIN with options")
-        }
-        _ => None,
-    };
-    if let Some(option) = option {
-        return Err(Error::unsupported(format!("{option} is not supported"))
-            .hint("Write EXPLAIN SELECT … or EXPLAIN CREATE MATERIALIZED VIEW v AS SELECT ….")
-            .position(at));
+    let analyze = explain_options(reader)?;
+    let kind = reader.eat(&["MATERIALIZED", "VIEW"]) || reader.eat(&["SINK"]);
+    if kind || names_an_object(reader) {
+        return Ok(StatementKind::Explain(Box::new(Explain::Job { name: reader.name()?, analyze })));
     }
-    let explained = statement(reader, text)?;
-    Ok(StatementKind::Explain(Box::new(match explained {
-        StatementKind::Query(query) => Explain::Query(query),
-        StatementKind::CreateMaterializedView(view) => Explain::View(view),
-        _ => {
-            return Err(Error::unsupported("EXPLAIN of this statement is not supported")
-                .hint("Write EXPLAIN SELECT … or EXPLAIN CREATE MATERIALIZED VIEW v AS SELECT ….")
+    let explained = match (statement(reader, text)?, analyze) {
+        (StatementKind::Query(query), false) => Explain::Query(query),
+        (StatementKind::Query(query), true) => Explain::Analyze(query),
+        (StatementKind::CreateMaterializedView(view), false) => Explain::View(view),
+        (StatementKind::CreateMaterializedView(view), true) => {
+            let hint = format!("Create it first, then write EXPLAIN ANALYZE {}.", view.name.to_sql());
+            return Err(Error::unsupported("EXPLAIN ANALYZE of a view that is not there yet is not supported")
+                .hint(hint)
                 .position(at));
         }
-    })))
+        _ => {
+            return Err(Error::unsupported("EXPLAIN of this statement is not supported")
+                .hint(EXPLAIN_HINT)
+                .position(at));
+        }
+    };
+    Ok(StatementKind::Explain(Box::new(explained)))
+}
+
+/// Reads `ANALYZE` or `(ANALYZE [true|false])`: whether it is said.
+fn explain_options(reader: &mut Reader<'_>) -> Result<bool> {
+    let at = reader.here();
+    let refuse =
+        |what: &str| Err(Error::unsupported(format!("{what} is not supported")).hint(EXPLAIN_HINT).position(at));
+    let analyze = reader.eat(&["ANALYZE"]);
+    if reader.at(&["VERBOSE"]) {
+        return refuse("EXPLAIN VERBOSE");
+    }
+    if analyze || reader.parser.peek_token_ref().token != Token::LParen {
+        return Ok(analyze);
+    }
+    match tokens::word(reader.parser.peek_nth_token_ref(1)).as_deref() {
+        // `EXPLAIN (SELECT …)` is a query in parentheses.
+        None | Some("SELECT" | "WITH" | "VALUES" | "TABLE") => return Ok(false),
+        Some("ANALYZE") => {}
+        Some(_) => return refuse("EXPLAIN with this option"),
+    }
+    reader.expect_token(&Token::LParen)?;
+    reader.expect(&["ANALYZE"])?;
+    let off = reader.eat(&["FALSE"]) || reader.eat(&["OFF"]);
+    if !off {
+        let _ = reader.eat(&["TRUE"]) || reader.eat(&["ON"]);
+    }
+    if !reader.eat_token(&Token::RParen) {
+        return refuse("EXPLAIN with more options than ANALYZE");
+    }
+    Ok(!off)
+}
+
+/// True when a name is all that is left.
+fn names_an_object(reader: &Reader<'_>) -> bool {
+    let name = matches!(reader.parser.peek_token_ref().token, Token::Word(_))
+        && reader.peek().is_none_or(|word| !VERBS.contains(&word.as_str()));
+    name && matches!(reader.parser.peek_nth_token_ref(1).token, Token::Period | Token::EOF)
 }
 
 fn show(reader: &mut Reader<'_>) -> Result<StatementKind> {
@@ -348,12 +420,16 @@ fn show(reader: &mut Reader<'_>) -> Result<StatementKind> {
         Show::Jobs
     } else if reader.eat(&["SOURCES"]) {
         Show::Sources
+    } else if reader.eat(&["FUNCTIONS"]) {
+        Show::Functions
     } else if reader.eat(&["CHECKPOINTS"]) {
         Show::Checkpoints
+    } else if reader.eat(&["WATERMARKS"]) {
+        Show::Watermarks
     } else if reader.eat(&["CREATE"]) {
         match object_kind(reader) {
             Some(kind) if kind != ObjectKind::Schema => Show::Create(kind, reader.name()?),
-            _ => return Err(reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW or SINK and a name")),
+            _ => return Err(reader.unexpected("TABLE, VIEW, MATERIALIZED VIEW, SINK or FUNCTION and a name")),
         }
     } else if reader.eat(&["TIME", "ZONE"]) {
         Show::Variable("timezone".into())

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, IntervalUnit, SchemaRef, TimeUnit};
 use datafusion::common::config::Dialect;
-use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::common::{DFSchema, TableReference};
 use datafusion::execution::{SessionState, SessionStateBuilder};
 use datafusion::logical_expr::{Expr, ExprSchemable, LogicalPlan, Projection};
@@ -19,26 +19,30 @@ use super::any_all;
 use super::casts::{cast, check_literals};
 use super::catalog_queries;
 use super::errors::{from_datafusion, missing_table, undefined_table};
+use super::exists;
 use super::functions;
 use super::grouping;
 use super::jsonb;
 use super::locate::locate;
 use super::lower;
 use super::meaning;
+use super::multiplicity;
 use super::names::{name_columns, shown_name};
 use super::null_aware;
 use super::parser::parse_expression;
-use super::reader::{DATABASE, duplicate_column};
+use super::reader::{DATABASE, duplicate_column, fold};
 use super::row_values;
+use super::scalar_functions::called_name;
 use super::series;
+use super::statement::Emit;
 use super::tokens::with_stack;
 use super::types::{SqlTypes, UTC, sql_name, stored};
 use super::using;
 use super::view_checks;
 use super::windows;
 use super::zoned;
-use crate::exec::plan::JobPlan;
-use crate::types::{Error, RelationId, Result, SqlState};
+use crate::exec::plan::{EventTime, JobPlan};
+use crate::types::{Error, Limit, Limits, RelationId, Result, SqlState};
 
 /// The schema of names without one.
 pub const DEFAULT_SCHEMA: &str = "public";
@@ -62,6 +66,8 @@ pub struct RelationInfo {
     pub append_only: bool,
     /// False for a connector whose rows never end, so that state over it can grow for ever.
     pub bounded: bool,
+    /// Its columns of event time, and what is known of them.
+    pub event_times: Vec<(usize, EventTime)>,
 }
 
 /// A view, planned.
@@ -115,7 +121,7 @@ pub async fn plan_query(state: &SessionState, query: &ast::Query) -> Result<Logi
     analysed(state, plan).map_err(|error| locate(error, query))
 }
 
-/// Plans a standing query. `columns` are the names that the user gave to its columns; empty: the
+/// Plans a standing query whose rows come as `emit` says. `columns` are the names that the user gave to its columns; empty: the
 /// query's own.
 ///
 /// # Errors
@@ -124,6 +130,7 @@ pub async fn plan_view(
     state: &SessionState,
     query: &ast::Query,
     columns: &[String],
+    emit: Emit,
     resolver: &dyn Resolver,
 ) -> Result<PlannedView> {
     let query = with_stack(|| {
@@ -135,7 +142,7 @@ pub async fn plan_view(
     let plan = logical_plan(state, query).await?;
     let plan = analysed(state, plan).map_err(|error| locate(error, query))?;
     let names = view_columns(&plan, columns).map_err(|error| locate(error, query))?;
-    with_stack(|| lower::lower(state, &plan, names, resolver)).map_err(|error| locate(error, query))
+    with_stack(|| lower::lower(state, &plan, names, emit, resolver)).map_err(|error| locate(error, query))
 }
 
 /// Checks what the columns of a plain view are called and gives their names.
@@ -221,8 +228,10 @@ async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<Logica
             return Err(locate(ours, query));
         }
     };
+    with_stack(|| check_subqueries(state, &plan)).map_err(|error| locate(error, query))?;
     with_stack(|| null_aware::check(&plan)).map_err(|error| locate(error, query))?;
-    let plan = with_stack(|| meaning::apply(plan)).map_err(|error| locate(from_datafusion(&error), query))?;
+    let plan = with_stack(|| meaning::apply(plan).and_then(|plan| multiplicity::counted(query, plan)))
+        .map_err(|error| locate(from_datafusion(&error), query))?;
     let checked = plan.apply_with_subqueries(|node| {
         node.apply_expressions(|expression| check_literals(expression).map(|()| TreeNodeRecursion::Continue))
     });
@@ -230,6 +239,36 @@ async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<Logica
         Ok(_) => Ok(plan),
         Err(error) => Err(locate(from_datafusion(&error), query)),
     }
+}
+
+/// The analysis of a subquery in an expression takes twice as long as that of the query around it: DataFusion's type coercion
+/// goes through it by itself and as a part of the whole.
+///
+/// # Errors
+/// 54001 when they are nested too deeply.
+fn check_subqueries(state: &SessionState, plan: &LogicalPlan) -> Result<()> {
+    let limits = state.config().get_extension::<Limits>().unwrap_or_default();
+    let most = limits.size(Limit::SqlSubqueries);
+    let levels = subquery_levels(plan).map_err(|error| from_datafusion(&error))?;
+    if levels <= most {
+        return Ok(());
+    }
+    let message = format!("subqueries in expressions are nested {levels} deep: the limit is {most} levels");
+    Err(limits
+        .exceeded(Limit::SqlSubqueries, message)
+        .hint("Join with the subquery in FROM, or make a materialized view of it."))
+}
+
+fn subquery_levels(plan: &LogicalPlan) -> datafusion::error::Result<usize> {
+    let mut levels = 0;
+    plan.apply(|node| {
+        node.apply_subqueries(|subquery| {
+            levels = levels.max(1 + subquery_levels(subquery)?);
+            Ok(TreeNodeRecursion::Continue)
+        })?;
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(levels)
 }
 
 fn table_names(state: &SessionState) -> Vec<String> {
@@ -247,6 +286,7 @@ fn prepare(query: &mut ast::Query) -> Result<()> {
     windows::rewrite(query)?;
     series::name_columns(query)?;
     name_columns(query);
+    exists::rewrite(query)?;
     if let ControlFlow::Break(error) = visit_expressions_mut(query, |expression| match prepare_expression(expression) {
         Ok(()) => ControlFlow::Continue(()),
         Err(error) => ControlFlow::Break(error),
@@ -322,6 +362,15 @@ fn remainder(call: &mut ast::Function) -> Option<ast::Expr> {
     }
 }
 
+/// The planner knows a function by one name: `schema.f` is one, but for the default schema.
+fn name_in_one_part(name: &mut ast::ObjectName) {
+    if let [ast::ObjectNamePart::Identifier(schema), ast::ObjectNamePart::Identifier(function)] = name.0.as_slice() {
+        let called = called_name(Some(&fold(schema)), &fold(function));
+        let one = ast::Ident { value: called, quote_style: Some('"'), span: function.span };
+        name.0 = vec![ast::ObjectNamePart::Identifier(one)];
+    }
+}
+
 /// `varchar(n)` in a cast cuts the text off after n characters.
 fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
     if let ast::Expr::Value(ast::ValueWithSpan { value: ast::Value::Number(text, _), .. }) = &*expression
@@ -333,6 +382,9 @@ fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
     if let Some(call) = any_all::rewritten(expression) {
         *expression = call;
         return Ok(());
+    }
+    if let ast::Expr::Function(call) = &mut *expression {
+        name_in_one_part(&mut call.name);
     }
     if let ast::Expr::Function(call) = &mut *expression
         && let Some(remainder) = remainder(call)
@@ -525,7 +577,11 @@ fn df_schema(schema: &SchemaRef) -> Result<DFSchema> {
     DFSchema::try_from(Arc::clone(schema)).map_err(|error| from_datafusion(&error))
 }
 
-fn expression_over(state: &SessionState, expression: &ast::Expr, schema: &SchemaRef) -> Result<Expr> {
+/// An expression over the columns of a schema as DataFusion plans it, without its meaning.
+///
+/// # Errors
+/// Those of class 42.
+pub(crate) fn raw_expression(state: &SessionState, expression: &ast::Expr, schema: &SchemaRef) -> Result<Expr> {
     let mut prepared = expression.clone();
     if let ControlFlow::Break(error) =
         visit_expressions_mut(&mut prepared, |expression| match prepare_expression(expression) {
@@ -535,12 +591,17 @@ fn expression_over(state: &SessionState, expression: &ast::Expr, schema: &Schema
     {
         return Err(error);
     }
-    let located = |error| locate(from_datafusion(&error), expression);
-    let df_schema = df_schema(schema)?;
     let prepared = ast::ExprWithAlias { expr: prepared, alias: None };
-    let planned = state.create_logical_expr_from_sql_expr(prepared, &df_schema).map_err(located)?;
-    let planned = meaning::expression_with_meaning(planned, &df_schema).map_err(located)?;
-    check_literals(&planned).map_err(located)?;
+    state
+        .create_logical_expr_from_sql_expr(prepared, &df_schema(schema)?)
+        .map_err(|error| locate(from_datafusion(&error), expression))
+}
+
+fn expression_over(state: &SessionState, expression: &ast::Expr, schema: &SchemaRef) -> Result<Expr> {
+    let planned = raw_expression(state, expression, schema)?;
+    let planned = meaning::expression_with_meaning(planned, &df_schema(schema)?)
+        .map_err(|error| locate(from_datafusion(&error), expression))?;
+    check_literals(&planned).map_err(|error| locate(from_datafusion(&error), expression))?;
     if lower::has_subquery(&planned) || lower::has_aggregate(&planned) {
         return Err(Error::unsupported("subqueries and aggregates are not supported here")
             .hint("Send a SELECT with the condition in WHERE instead."));

@@ -392,18 +392,20 @@ impl Resolver for Relations {
             key: vec![2],
             append_only: self.append_only,
             bounded: self.bounded,
+            event_times: Vec::new(),
         })
     }
 }
 
 async fn view(text: &str) -> Result<PlannedView, Error> {
     let relations = Relations { schema: batch().schema(), append_only: true, bounded: false };
-    plan_view(&context().state(), &query(text), &[], &relations).await
+    plan_view(&context().state(), &query(text), &[], Emit::Changes, &relations).await
 }
 
 async fn explained(text: &str) -> String {
     let planned = view(text).await.unwrap_or_else(|error| panic!("{text}: {error:?}"));
-    explain_job(&planned.plan, &HashMap::from([(RelationId(7), "t".to_owned())])).join("\n")
+    let t = ImportedRelation { name: "t".to_owned(), key: vec!["t".to_owned()], append_only: true };
+    explain_job(&planned.plan, &HashMap::from([(RelationId(7), t)]), false, &|_| None).join("\n")
 }
 
 #[tokio::test]
@@ -411,12 +413,12 @@ async fn views_are_lowered_to_operators() {
     for (text, plan) in [
         (
             "SELECT b, t FROM t WHERE k = 1",
-            "Result: key b; append-only\n  Project [b, t] (root)\n    Filter k@0 = 1 (root/input)\n      Import t [k integer, b bigint, t text] (root/input/input)",
+            "Result: key b; append-only\n  Project [b, t] (root)\n    Filter k@0 = 1 (root/input)\n      Import t [k integer, b bigint, t text]; key t; append-only (root/input/input)",
         ),
         ("SELECT k, count(*) AS n, sum(b) FROM t GROUP BY k", "Result: key k; updating"),
         (
             "SELECT DISTINCT k FROM t",
-            "Result: key k; updating\n  Distinct by k (root)\n    Project [k] (root/input)\n      Import t [k integer] (root/input/input)",
+            "Result: key k; updating\n  Distinct by k; state groups: a row for each k (root)\n    Project [k] (root/input)\n      Import t [k integer]; key t; append-only (root/input/input)",
         ),
         ("SELECT count(*) FROM t ORDER BY 1", "Result: key whole row; updating"),
         (

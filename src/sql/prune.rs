@@ -83,7 +83,7 @@ pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
                     *column = moved_column(*column, &input)?;
                 }
             }
-            OperatorSpec::Constant { .. } | OperatorSpec::Union | OperatorSpec::Latest => {}
+            OperatorSpec::Constant { .. } | OperatorSpec::Union | OperatorSpec::Latest | OperatorSpec::Hold => {}
         }
         places.push(place);
         pruned.push(node);
@@ -123,7 +123,7 @@ fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
             OperatorSpec::Filter { predicate } => own.into_iter().chain(columns_of(predicate)).collect(),
             OperatorSpec::Unnest(unnest) => unnest.lists.iter().chain(&unnest.columns).copied().collect(),
             // The inputs of a union must keep one shape; no query is lowered to the latest rows of a key.
-            OperatorSpec::Union | OperatorSpec::Latest => all.collect(),
+            OperatorSpec::Union | OperatorSpec::Latest | OperatorSpec::Hold => all.collect(),
             OperatorSpec::Aggregate { keys, aggregates } => keys
                 .iter()
                 .copied()

@@ -73,21 +73,21 @@ impl Visitor for Checks {
     }
 }
 
-/// The planner would answer EXCEPT ALL and INTERSECT ALL without counting how often a row comes.
+/// The planner matches the columns of EXCEPT and INTERSECT by place alone.
 fn check_set(body: &SetExpr) -> ControlFlow<Error> {
     let SetExpr::SetOperation { op, set_quantifier, left, right } = body else {
         return ControlFlow::Continue(());
     };
     let what = match op {
         SetOperator::Union => None,
-        SetOperator::Intersect => Some("INTERSECT ALL"),
-        SetOperator::Except | SetOperator::Minus => Some("EXCEPT ALL"),
+        SetOperator::Intersect => Some("INTERSECT BY NAME"),
+        SetOperator::Except | SetOperator::Minus => Some("EXCEPT BY NAME"),
     };
     if let Some(what) = what
-        && matches!(set_quantifier, SetQuantifier::All | SetQuantifier::AllByName)
+        && matches!(set_quantifier, SetQuantifier::ByName | SetQuantifier::AllByName | SetQuantifier::DistinctByName)
     {
         let error = Error::unsupported(format!("{what} is not supported"))
-            .hint("Leave ALL out, or number equal rows with row_number() OVER (PARTITION BY …) on both sides.");
+            .hint("List the columns in the same order on both sides.");
         return ControlFlow::Break(error.position_or(position(right.span())));
     }
     check_set(left)?;

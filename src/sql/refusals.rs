@@ -24,7 +24,6 @@ const STATEMENTS: &[(&[&str], &str, &str)] = &[
         "CREATE EXTERNAL TABLE",
         "Write CREATE TABLE t (…) WITH (connector = 'file', path = …, format = …).",
     ),
-    (&["CREATE", "FUNCTION"], "CREATE FUNCTION", "Write the expression where it is used, or in a CREATE VIEW."),
     (&["CREATE", "PROCEDURE"], "CREATE PROCEDURE", "Send the statements one after another."),
     (&["CREATE", "AGGREGATE"], "CREATE AGGREGATE", "Use the built-in aggregates."),
     (&["CREATE", "UNIQUE", "INDEX"], "CREATE INDEX", "Give the table a PRIMARY KEY."),
@@ -64,11 +63,8 @@ const STATEMENTS: &[(&[&str], &str, &str)] = &[
     (&["DO"], "DO", "Send the statements one after another."),
     (&["LOAD"], "LOAD", "Use a table WITH (connector = 'file', …)."),
     (&["USE"], "USE", "There is one database; write schema.name."),
-    (&["EXPLAIN", "ANALYZE"], "EXPLAIN ANALYZE", "Write EXPLAIN without ANALYZE."),
-    (&["SHOW", "WATERMARKS"], "SHOW WATERMARKS", "Write SHOW JOBS."),
     (&["SHOW", "COLUMNS"], "SHOW COLUMNS", "Write DESCRIBE t."),
     (&["SHOW", "DATABASES"], "SHOW DATABASES", "There is one database, clink."),
-    (&["SHOW", "FUNCTIONS"], "SHOW FUNCTIONS", "See the list of functions in the documentation."),
     (&["SHOW", "CREATE", "SOURCE"], "SHOW CREATE SOURCE", "Write SHOW CREATE TABLE t."),
     (&["SET", "ROLE"], "SET ROLE", "Leave it out: every user may do everything."),
     (&["SET", "CONSTRAINTS"], "SET CONSTRAINTS", "Leave it out: constraints are checked at once."),
@@ -76,11 +72,23 @@ const STATEMENTS: &[(&[&str], &str, &str)] = &[
 
 /// Phrases that are refused wherever they stand: words (a parenthesis is a word too), name, hint.
 const PHRASES: &[(&[&str], &str, &str)] = &[
-    (&["WATERMARK", "FOR"], "WATERMARK FOR", "Leave it out: views show the current truth without a watermark."),
     (&["MATCH_RECOGNIZE", "("], "MATCH_RECOGNIZE", "Read the rows with SELECT and a window function such as lag()."),
-    (&["EMIT", "ON", "WINDOW", "CLOSE"], "EMIT ON WINDOW CLOSE", "Leave it out: the view shows the current rows."),
-    (&["EMIT", "FINAL"], "EMIT FINAL", "Leave it out: the view shows the current rows."),
-    (&["EMIT", "CHANGES"], "EMIT CHANGES", "Leave it out: the view shows the current rows."),
+    (
+        &["EMIT", "ON", "WINDOW", "CLOSE"],
+        "EMIT in this place",
+        "Write it once, at the end of CREATE MATERIALIZED VIEW or CREATE SINK.",
+    ),
+    (&["EMIT", "FINAL"], "EMIT in this place", "Write it once, at the end of CREATE MATERIALIZED VIEW or CREATE SINK."),
+    (
+        &["EMIT", "CHANGES"],
+        "EMIT in this place",
+        "Write it once, at the end of CREATE MATERIALIZED VIEW or CREATE SINK.",
+    ),
+    (
+        &["EMIT", "WITHIN"],
+        "EMIT WITHIN",
+        "Write EMIT ON WINDOW CLOSE, with allowed_lateness as an option of the table.",
+    ),
     (&["ALLOW", "UNBOUNDED", "STATE"], "ALLOW UNBOUNDED STATE", "Leave it out: it silences a notice only."),
     (&["FOR", "SYSTEM_TIME"], "FOR SYSTEM_TIME AS OF", "Join in a SELECT over materialized views."),
     (&["ASOF", "JOIN"], "ASOF JOIN", "Join in a SELECT over materialized views."),
@@ -125,7 +133,8 @@ pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<()> {
         phrase.iter().enumerate().all(|(nth, wanted)| words.get(at + nth).is_some_and(|(word, _)| word == wanted))
     };
     for (phrase, name, hint) in STATEMENTS {
-        if starts(0, phrase) {
+        // Of all objects a function can be replaced.
+        if starts(0, phrase) && !starts(0, &["CREATE", "OR", "REPLACE", "FUNCTION"]) {
             // `CREATE OR REPLACE` and the like are refused at the word that makes the difference.
             let at = words.get(phrase.len() - 1).and_then(|(_, at)| *at);
             return Err(refusal(name, hint).position_or(at));

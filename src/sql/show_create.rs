@@ -1,7 +1,11 @@
 //! `SHOW CREATE`: a statement in its documented form, that makes the same object when run again.
 
+use super::event_clauses::{show_emit, show_watermark};
 use super::names::quoted;
-use super::statement::{ColumnDefinition, CreateMaterializedView, CreateTable, CreateView};
+use super::statement::{
+    ColumnDefinition, CreateFunction, CreateMaterializedView, CreateTable, CreateView, FunctionVolatility,
+};
+use super::types::sql_name;
 
 fn literal(text: &str) -> String {
     format!("'{}'", text.replace('\'', "''"))
@@ -19,6 +23,7 @@ pub fn table(table: &CreateTable) -> String {
             .collect();
         parts.push(format!("PRIMARY KEY ({})", names.join(", ")));
     }
+    parts.extend(table.watermark.as_ref().map(show_watermark));
     let mut text = format!("CREATE TABLE {} (", table.name.to_sql());
     if !parts.is_empty() {
         text.push_str(&format!("\n    {}\n", parts.join(",\n    ")));
@@ -27,10 +32,14 @@ pub fn table(table: &CreateTable) -> String {
     if table.append_only {
         text.push_str(" APPEND ONLY");
     }
-    if !table.options.is_empty() {
-        // The map keeps them in order of their keys.
-        let options: Vec<String> =
-            table.options.iter().map(|(key, value)| format!("{} = {}", literal(key), literal(&value.text))).collect();
+    if !table.options.is_empty() || !table.time_options.is_empty() {
+        // The maps keep them in order of their keys.
+        let options: Vec<String> = table
+            .options
+            .iter()
+            .chain(&table.time_options)
+            .map(|(key, value)| format!("{} = {}", literal(key), literal(&value.text)))
+            .collect();
         text.push_str(&format!(" WITH (\n    {}\n)", options.join(",\n    ")));
     }
     text
@@ -79,11 +88,32 @@ pub fn materialized_view(view: &CreateMaterializedView) -> String {
     options.extend(view.state_backend.as_ref().map(|uri| format!("state_backend = {}", literal(&uri.text))));
     let options = if options.is_empty() { String::new() } else { format!(" WITH ({})", options.join(", ")) };
     format!(
-        "CREATE MATERIALIZED VIEW {}{}{options} AS\n{}",
+        "CREATE MATERIALIZED VIEW {}{}{options} AS\n{}{}",
         view.name.to_sql(),
         columns(&view.columns),
-        view.query_text
+        view.query_text,
+        show_emit(view.emit)
     )
+}
+
+/// The text of `CREATE FUNCTION`.
+pub fn function(function: &CreateFunction) -> String {
+    let parameters = function.parameters.iter().map(|parameter| match &parameter.name {
+        Some(name) => format!("{} {}", quoted(name), sql_name(&parameter.data_type)),
+        None => sql_name(&parameter.data_type),
+    });
+    let parameters = parameters.collect::<Vec<_>>().join(", ");
+    let mut text =
+        format!("CREATE FUNCTION {}({parameters}) RETURNS {}", function.name.to_sql(), sql_name(&function.returns));
+    text.push_str(match function.volatility {
+        Some(FunctionVolatility::Immutable) => " IMMUTABLE",
+        Some(FunctionVolatility::Stable) => " STABLE",
+        None => "",
+    });
+    if function.strict {
+        text.push_str(" STRICT");
+    }
+    format!("{text}\nRETURN {}", function.body)
 }
 
 #[cfg(test)]
@@ -96,6 +126,7 @@ mod tests {
             StatementKind::CreateTable(table) => super::table(table),
             StatementKind::CreateView(view) => super::view(view),
             StatementKind::CreateMaterializedView(view) => super::materialized_view(view),
+            StatementKind::CreateFunction(function) => super::function(function),
             other => panic!("{other:?}"),
         }
     }
@@ -112,6 +143,8 @@ mod tests {
             "create materialized view v with (background = true) as select \"table\" as \"select\" from k",
             "create materialized view v with (on_error = fail) as select 1 / a as x from t",
             "create materialized view v with (retain_history = '1 hour') as select a from t",
+            "create function F(\"A\" int, b text[]) returns numeric(10,2) immutable strict language sql as 'select a + $1'",
+            "create or replace function s.f() returns timestamptz return now()",
         ] {
             let once = shown(text);
             assert_eq!(shown(&once), once, "{text}");

@@ -70,6 +70,8 @@ pub enum ObjectKind {
     Sink,
     /// A schema.
     Schema,
+    /// A scalar function of SQL.
+    Function,
 }
 
 /// What a statement says.
@@ -83,6 +85,8 @@ pub enum StatementKind {
     CreateMaterializedView(CreateMaterializedView),
     /// `CREATE SINK`.
     CreateSink(CreateSink),
+    /// `CREATE FUNCTION`.
+    CreateFunction(Box<CreateFunction>),
     /// `CREATE SCHEMA`.
     CreateSchema {
         /// The schema.
@@ -152,6 +156,31 @@ pub struct CreateTable {
     /// The `WITH` options, keys folded to lower case, values as typed without quotes; empty for an
     /// ordinary table.
     pub options: BTreeMap<String, OptionValue>,
+    /// Its event time.
+    pub watermark: Option<WatermarkClause>,
+    /// The `WITH` options that are about event time.
+    pub time_options: BTreeMap<String, OptionValue>,
+}
+
+/// `WATERMARK FOR column AS expression`.
+#[derive(Clone, Debug)]
+pub struct WatermarkClause {
+    /// The column's name.
+    pub column: String,
+    /// What each row claims: no row will come any more whose time is before this.
+    pub expression: Box<ast::Expr>,
+    /// Where the column stands.
+    pub position: usize,
+}
+
+/// When a standing query gives its rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Emit {
+    /// At once, and again when they change.
+    #[default]
+    Changes,
+    /// Once, when they can change no more.
+    OnWindowClose,
 }
 
 /// A column of `CREATE TABLE`.
@@ -209,6 +238,8 @@ pub struct CreateMaterializedView {
     pub query: Box<ast::Query>,
     /// The query as the user wrote it.
     pub query_text: String,
+    /// When its rows come.
+    pub emit: Emit,
 }
 
 /// `CREATE SINK`.
@@ -228,6 +259,49 @@ pub struct CreateSink {
     pub query: Box<ast::Query>,
     /// The query as the user wrote it.
     pub query_text: String,
+    /// When its rows go out.
+    pub emit: Emit,
+}
+
+/// `CREATE FUNCTION`: a scalar function whose body is one expression.
+#[derive(Clone, Debug)]
+pub struct CreateFunction {
+    /// The function.
+    pub name: Name,
+    /// Take the place of the one of this name, if there is one.
+    pub or_replace: bool,
+    /// Its parameters, in order.
+    pub parameters: Vec<FunctionParameter>,
+    /// The type of its result.
+    pub returns: DataType,
+    /// What is said of its result, if anything is.
+    pub volatility: Option<FunctionVolatility>,
+    /// The result is NULL when an argument is.
+    pub strict: bool,
+    /// The expression.
+    pub body: ast::Expr,
+    /// What to add to positions in the expression: it may have been read from a text of its own.
+    pub body_offset: usize,
+    /// Where the body begins.
+    pub body_position: usize,
+}
+
+/// A parameter of a function.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FunctionParameter {
+    /// Its name, if it has one.
+    pub name: Option<String>,
+    /// Its type.
+    pub data_type: DataType,
+}
+
+/// What a function says of its results.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FunctionVolatility {
+    /// Equal arguments always give the same.
+    Immutable,
+    /// They do within one statement.
+    Stable,
 }
 
 /// What is done to a job.
@@ -277,6 +351,8 @@ pub struct Drop {
     pub source: bool,
     /// Which.
     pub names: Vec<Name>,
+    /// For functions: the types of the arguments of each, where they are written.
+    pub arguments: Vec<Option<Vec<DataType>>>,
     /// Say nothing when one is not there.
     pub if_exists: bool,
     /// Drop what stands on them too.
@@ -288,8 +364,17 @@ pub struct Drop {
 pub enum Explain {
     /// The plan of a statement that answers once.
     Query(Box<ast::Query>),
+    /// The same, after it ran: with what its parts did.
+    Analyze(Box<ast::Query>),
     /// The plan of a standing query.
     View(CreateMaterializedView),
+    /// The plan of a view or sink that is there.
+    Job {
+        /// Its name.
+        name: Name,
+        /// With what its operators did and keep.
+        analyze: bool,
+    },
 }
 
 /// `SHOW`.
@@ -309,7 +394,11 @@ pub enum Show {
     Sources,
     /// `SHOW CHECKPOINTS`.
     Checkpoints,
-    /// `SHOW CREATE TABLE|VIEW|MATERIALIZED VIEW|SINK`.
+    /// `SHOW WATERMARKS`.
+    Watermarks,
+    /// `SHOW FUNCTIONS`.
+    Functions,
+    /// `SHOW CREATE TABLE|VIEW|MATERIALIZED VIEW|SINK|FUNCTION`.
     Create(ObjectKind, Name),
     /// A setting by name, lower case; `all` for all of them.
     Variable(String),

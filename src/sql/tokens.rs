@@ -136,7 +136,7 @@ pub(crate) fn without_table_commands(tokens: Vec<TokenWithSpan>) -> Vec<TokenWit
             None => true,
             Some(before) if before.token == Token::LParen => true,
             Some(before) => word(before).is_some_and(|word| match word.as_str() {
-                "UNION" | "ALL" | "EXCEPT" | "INTERSECT" | "EXPLAIN" => true,
+                "UNION" | "ALL" | "EXCEPT" | "INTERSECT" | "EXPLAIN" | "ANALYZE" => true,
                 // AS could give a column that name elsewhere.
                 "AS" => view,
                 _ => false,

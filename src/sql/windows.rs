@@ -23,6 +23,8 @@ use crate::types::{Error, Result, SqlState};
 /// Stands for `PARTITION BY` among a call's arguments.
 const PARTITION: &str = "partition_of_session";
 const DAY_MICROS: i64 = 86_400_000_000;
+/// Windows that one row may be in: it comes out for each.
+const WINDOWS_PER_ROW_MAX: i64 = 10_000;
 
 /// Writes the calls as the parser takes them: without `TABLE`, and `PARTITION BY a, b` as an argument.
 pub(crate) fn plain_calls(tokens: Vec<TokenWithSpan>) -> Vec<TokenWithSpan> {
@@ -233,6 +235,7 @@ impl<'a> Call<'a> {
                             "The slide comes first: HOP(TABLE {input}, DESCRIPTOR({time}), {size_text}, {slide_text})."
                         )));
                 }
+                check_windows("HOP", "slide", size / slide)?;
                 let starts = format!("unnest({HOP_STARTS}({time}, {slide}, {size}, {}))", self.offset(2)?);
                 let end = format!("window_start + {}", interval(size));
                 format!(
@@ -249,6 +252,7 @@ impl<'a> Call<'a> {
                     )
                     .hint("The step comes first: CUMULATE(TABLE t, DESCRIPTOR(ts), step, size)."));
                 }
+                check_windows("CUMULATE", "step", size / step)?;
                 let start = format!("{WINDOW_START}({time}, {size}, 0)");
                 format!(
                     "SELECT *, window_end - INTERVAL '1 microsecond' AS window_time \
@@ -318,6 +322,17 @@ fn call_of<'a>(expression: &'a Expr, wanted: &str) -> Option<&'a [FunctionArg]> 
         }
         _ => None,
     }
+}
+
+/// # Errors
+/// 54000 when a row would be in too many windows.
+fn check_windows(name: &str, step: &str, windows: i64) -> Result<()> {
+    if windows <= WINDOWS_PER_ROW_MAX {
+        return Ok(());
+    }
+    let message = format!("{name} would put each row into {windows} windows, and {WINDOWS_PER_ROW_MAX} are the most");
+    Err(Error::new(SqlState::ProgramLimitExceeded, message)
+        .hint(format!("Make the {step} longer, or the size shorter.")))
 }
 
 fn misused(name: &str, how: &str) -> Error {

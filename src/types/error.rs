@@ -115,6 +115,10 @@ sql_states! {
     DuplicateAlias = "42712",
     /// The table or view exists already.
     DuplicateTable = "42P07",
+    /// The function exists already.
+    DuplicateFunction = "42723",
+    /// A function that is not what it is declared to be.
+    InvalidFunctionDefinition = "42P13",
     /// The schema exists already.
     DuplicateSchema = "42P06",
     /// The object is not of the kind the statement wants.

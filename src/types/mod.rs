@@ -9,6 +9,7 @@ pub mod text;
 mod time;
 mod time_zone;
 mod type_oid;
+mod watermark;
 
 pub use chunk::{CHUNK_ROWS_MAX, Chunk};
 pub use error::{Error, Result, SqlState};
@@ -18,3 +19,4 @@ pub use limits::{Limit, Limits, Unit};
 pub use time::Time;
 pub use time_zone::TimeZone;
 pub use type_oid::{is_bare_numeric, type_length, type_modifier, type_oid};
+pub use watermark::Watermark;

@@ -47,6 +47,17 @@ def test_psql_shows_keys(filled):
     assert '"orders_pkey" PRIMARY KEY, btree (id)' in psql(filled, r"\d orders", "-q")
 
 
+def test_psql_lists_functions(filled):
+    with filled.connect() as connection:
+        connection.execute("CREATE FUNCTION gross(net numeric, int) RETURNS numeric STRICT RETURN net * $2")
+        connection.execute("CREATE FUNCTION other.nothing() RETURNS text[] RETURN NULL")
+    assert "public|gross|numeric|net numeric, integer|func" in psql(filled, r"\df")
+    assert "other|nothing|text[]||func" in psql(filled, r"\df other.*")
+    assert "CREATE FUNCTION gross(net numeric, integer) RETURNS numeric STRICT" in psql(
+        filled, "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE proname = 'gross'"
+    )
+
+
 def psql(server, command, tuples="-t"):
     host, port = server.pg.rsplit(":", 1)
     done = subprocess.run(

@@ -62,6 +62,7 @@ def test_all_limits_are_shown(server):
             "SELECT 1 FROM (VALUES (1)) a JOIN (VALUES (2)) b ON true JOIN (VALUES (3)) c ON true",
             "54001",
         ),
+        ("sql_subqueries", 2, [], "SELECT (SELECT (SELECT 1))", "SELECT (SELECT (SELECT (SELECT 1)))", "54001"),
         ("result_columns", 2, [], "SELECT 1, 2", "SELECT 1, 2, 3", "54000"),
         ("row_bytes", 1_000, [], "SELECT repeat('x', 996)", "SELECT repeat('x', 997)", "54000"),
         (
@@ -114,6 +115,56 @@ def test_the_defaults_hold(server):
         ]:
             error = refused(connection, sql)
             assert error.sqlstate == code and f"The limit {name} is" in error.diag.message_detail, error
+
+
+def test_the_deepest_statements_that_the_limits_let_through_have_an_answer(server):
+    """Each shape as deep as it may be: its value, or a named limit, and the server lives."""
+    shapes = [
+        ("CASE WHEN true THEN ", "1", " END", 120),
+        ("abs(", "1", ")", 120),
+        ("(SELECT ", "1", ")", 6),
+        ("EXISTS (SELECT 1 WHERE ", "true", ")", 6),
+        ("(SELECT 1 WHERE 1 IN (SELECT ", "1", "))", 3),
+    ]
+    statements = [f"SELECT {before * deep}{inner}{after * deep}" for before, inner, after, deep in shapes]
+    statements += [
+        "SELECT * FROM " + "(SELECT * FROM " * 125 + "(VALUES (1)) AS v" + ") AS q" * 125,
+        "SELECT a FROM " + "(SELECT a, count(*) AS n FROM " * 100 + "(VALUES (1)) AS v (a)" + " GROUP BY a) AS q" * 100,
+        "(" * 120 + "SELECT 1" + " UNION SELECT 1)" * 120,
+        "SELECT 1" + " UNION SELECT 1" * 500,
+        "SELECT count(*) FROM (SELECT 1" + " UNION ALL SELECT 1" * 500 + ") AS q HAVING count(*) = 501",
+        "WITH a AS (" * 60 + "SELECT 1" + ") SELECT * FROM a" * 60,
+        "SELECT 1 WHERE " + " AND ".join(f"1 <> {n + 2}" for n in range(240)),
+        "SELECT 1" + " + 0" * 495,
+    ]
+    with server.connect() as connection:
+        for statement in statements:
+            try:
+                assert rows(connection, statement), statement[:80]
+            except psycopg.Error as error:
+                assert error.sqlstate == "54001", (statement[:80], error)
+        for name, statement in [("deep", statements[5]), ("wide", statements[9])]:
+            try:
+                connection.execute(f"CREATE MATERIALIZED VIEW {name} AS {statement}")
+                assert rows(connection, f"TABLE {name}")
+            except psycopg.Error as error:
+                assert error.sqlstate in ("54001", "0A000", "42P16"), (name, error)
+        assert one(connection, "SELECT 1") == 1
+
+
+def test_results_that_no_memory_holds_are_refused(server):
+    with server.connect() as connection:
+        for sql in [
+            "SELECT repeat('x', 2000000000)",
+            "SELECT lpad('x', 1000000000)",
+            "SELECT rpad('x', 1000000000, 'ab')",
+            "SELECT length(repeat('x', 60000000 + g::int)) FROM generate_series(1, 100) AS s (g)",
+            "SELECT array_length(array_repeat(1, 2000000000), 1)",
+            "SELECT repeat(repeat('x', 100000), g) FROM generate_series(100000, 100001) AS s (g)",
+        ]:
+            error = refused(connection, sql)
+            assert error.sqlstate == "54000" and error.diag.message_hint, (sql, error)
+        assert one(connection, "SELECT length(repeat('x', 1000000) || lpad('y', 1000000))") == 2_000_000
 
 
 def test_copies(start):

@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::engine::coordinator::{RelationKind, RelationSpec};
+use crate::engine::event_times::TableTimeCut;
 use crate::engine::reading_order::OrderCut;
 use crate::exec::JobSpec;
 use crate::exec::plan::{JobPlan, OperatorSpec, RankSpec, Show};
 use crate::exec::sink::SinkPosition;
 use crate::exec::source::Offset;
 use crate::state::{Part, Snapshot};
-use crate::types::{Error, RelationId, Result, fnv1a};
+use crate::types::{Error, RelationId, Result, Watermark, fnv1a};
 
 /// Up to where splits were read, by external table and split.
 pub(crate) type Offsets = BTreeMap<RelationId, BTreeMap<String, Offset>>;
@@ -29,6 +30,9 @@ pub(crate) struct Cut {
     /// What sinks into tables have written.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) sinks: Vec<SinkCut>,
+    /// How far the event time of tables is.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) event_times: Vec<TableTimeCut>,
 }
 
 /// A job's state.
@@ -51,6 +55,9 @@ pub(crate) struct JobCut {
     /// Where what its sink wrote ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) position: Option<SinkPosition>,
+    /// What it knows of event time, by relation and column.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) known: Vec<(RelationId, usize, Watermark)>,
 }
 
 /// The rows of one external table that could not be read.
@@ -133,18 +140,21 @@ impl Cut {
 /// The plan of a relation whose state is kept; `None` for others.
 pub(crate) fn plan_of(relation: &RelationSpec) -> Option<JobPlan> {
     match &relation.kind {
-        RelationKind::Table { schema, key } => {
+        RelationKind::Table { schema, key, .. } => {
             Some(JobSpec::table_plan(relation.id, std::sync::Arc::clone(schema), key.clone()))
         }
         RelationKind::Errors { .. } => {
             Some(JobSpec::table_plan(relation.id, crate::catalog::errors_schema(), Vec::new()))
         }
         RelationKind::View { plan, .. } => Some(plan.as_ref().clone()),
-        RelationKind::External { source, key } if !key.is_empty() => {
+        RelationKind::External { source, key, .. } if !key.is_empty() => {
             Some(JobSpec::latest_plan(relation.id, source.source.schema(), key.clone()))
         }
         RelationKind::Sink { plan, target, .. } if target.sink.resumes() => Some(plan.as_ref().clone()),
-        RelationKind::External { .. } | RelationKind::RowErrors | RelationKind::Sink { .. } => None,
+        RelationKind::External { .. }
+        | RelationKind::RowErrors
+        | RelationKind::LateRows
+        | RelationKind::Sink { .. } => None,
     }
 }
 
@@ -159,6 +169,9 @@ pub(crate) fn plan_mark(relation: &RelationSpec) -> Option<String> {
         let fields = node.schema.fields().iter().map(|field| format!("{} {}", field.name(), field.data_type()));
         let fields = fields.collect::<Vec<_>>().join(", ");
         let _ = write!(text, "\n{} {} {:?} ({fields})", node.path, node.operator.name(), node.inputs);
+        for closing in &node.closing {
+            let _ = write!(text, " {closing:?}");
+        }
         let _ = match &node.operator {
             OperatorSpec::Import { relation, columns } => write!(text, " {relation} {columns:?}"),
             OperatorSpec::Constant { rows } => write!(text, " {rows:?}"),
@@ -166,7 +179,7 @@ pub(crate) fn plan_mark(relation: &RelationSpec) -> Option<String> {
                 write!(text, " {:?}", expressions.iter().map(ToString::to_string).collect::<Vec<_>>())
             }
             OperatorSpec::Filter { predicate } => write!(text, " {predicate}"),
-            OperatorSpec::Union | OperatorSpec::Latest => Ok(()),
+            OperatorSpec::Union | OperatorSpec::Latest | OperatorSpec::Hold => Ok(()),
             OperatorSpec::Join(join) => {
                 let condition = join.condition.as_ref().map(ToString::to_string);
                 write!(text, " {:?} {:?} {} {condition:?}", join.left_keys, join.right_keys, join.nulls_equal)

@@ -8,7 +8,9 @@ use arrow::ipc::reader::StreamReader;
 use super::cut::plan_of;
 use super::{BadRowsCut, Cut, GROUP, JobCut, Offsets, Start, StateStores, plan_mark, written};
 use crate::engine::coordinator::{RelationKind, RelationSpec};
+use crate::engine::event_times::{TableTimeCut, known_at};
 use crate::engine::reading_order::ReadingOrder;
+use crate::exec::Known;
 use crate::exec::sink::SinkPosition;
 use crate::exec::source::{Offset, SplitId};
 use crate::state::{Depth, Head, HeadCheckpoint, Manifest, Share, StateBackend, export_checkpoint, import, verify};
@@ -32,6 +34,10 @@ pub(crate) struct Restored {
     pub(crate) written: HashMap<RelationId, Vec<Chunk>>,
     /// Where what sinks of restored jobs wrote ends.
     pub(crate) positions: HashMap<RelationId, SinkPosition>,
+    /// How far the event time of tables is.
+    pub(crate) event_times: HashMap<RelationId, TableTimeCut>,
+    /// What each job knew of event time.
+    pub(crate) known: HashMap<RelationId, Known>,
 }
 
 /// Up to where splits were read, by external table.
@@ -173,6 +179,8 @@ fn restore_cut(
             .map_err(|error| error.detail(format!("It is part of the state of {}.", job.name)))?;
     }
     let (mut jobs, mut behind, mut positions) = (HashMap::new(), HashMap::new(), HashMap::new());
+    let known = kept.iter().map(|(_, job)| (job.relation, known_at(&job.known))).collect();
+    let event_times = cut.event_times.iter().map(|time| (time.table, time.clone())).collect();
     for (spec, job) in kept {
         positions.extend(job.position.clone().map(|position| (job.relation, position)));
         behind.extend(job.behind.as_ref().map(|offsets| (job.relation, source_offsets(offsets))));
@@ -218,6 +226,8 @@ fn restore_cut(
         orders,
         written,
         positions,
+        event_times,
+        known,
     })
 }
 
@@ -242,10 +252,8 @@ fn kept_jobs<'a>(cut: &'a Cut, relations: &'a [RelationSpec]) -> Result<Vec<(&'a
     let mut specs: Vec<&RelationSpec> = relations.iter().collect();
     specs.sort_by_key(|spec| spec.id);
     for spec in specs {
-        if let RelationKind::View { errors: Some(errors), .. } | RelationKind::Sink { errors: Some(errors), .. } =
-            &spec.kind
-        {
-            owners.insert(*errors, spec.id);
+        if let RelationKind::View { errors, late, .. } | RelationKind::Sink { errors, late, .. } = &spec.kind {
+            owners.extend(errors.iter().chain(late).map(|beside| (*beside, spec.id)));
         }
         let Some(plan) = plan_of(spec) else { continue };
         let Some(job) = cut.jobs.iter().find(|job| job.relation == spec.id) else { continue };

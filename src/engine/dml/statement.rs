@@ -122,12 +122,16 @@ pub(crate) fn target(engine: &Engine, catalog: &Catalog, name: &Name, verb: &str
             format!("{verb} of errors table \"{}\" is not possible", name.name),
             "Its rows come from reading the source; the option errors_retention bounds them.",
         ),
-        Definition::View(_) | Definition::MaterializedView(_) | Definition::Sink(_) | Definition::RowErrors(_) => {
-            refused(
-                format!("cannot change {} \"{}\"", object.kind.name(), name.name),
-                "Change the tables that it reads; the view follows.",
-            )
-        }
+        Definition::View(_)
+        | Definition::MaterializedView(_)
+        | Definition::Sink(_)
+        | Definition::Function(_)
+        | Definition::RowErrors(_)
+        | Definition::LateRows(_)
+        | Definition::Late(_) => refused(
+            format!("cannot change {} \"{}\"", object.kind.name(), name.name),
+            "Change the tables that it reads; the view follows.",
+        ),
     }
 }
 

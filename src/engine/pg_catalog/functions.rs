@@ -14,7 +14,9 @@ use datafusion_pg_catalog::pg_catalog as library;
 
 use super::relations::{declared_key, index_definition, key_columns, query_text};
 use super::{FIRST_OID, INDEX_OID};
-use crate::catalog::{Catalog, CatalogStore, DEFAULT_SCHEMA, Object};
+use crate::catalog::{Catalog, CatalogStore, DEFAULT_SCHEMA, Definition, FunctionDefinition, Object};
+use crate::engine::functions::parameters_text;
+use crate::sql::sql_name;
 use crate::types::{Error, RelationId, SqlState};
 
 /// All of them, over the catalog as it is when they are called.
@@ -54,6 +56,10 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
             (!declared_key(object).is_empty()).then(|| format!("PRIMARY KEY ({})", key_columns(object)))
         }),
         of("pg_get_indexdef", |object| (!declared_key(object).is_empty()).then(|| index_definition(object))),
+        of("pg_get_function_result", |object| of_function(object, |function| sql_name(&function.returns))),
+        of("pg_get_function_arguments", |object| of_function(object, parameters_text)),
+        of("pg_get_function_identity_arguments", |object| of_function(object, parameters_text)),
+        of("pg_get_functiondef", |object| of_function(object, |_| object.text.clone())),
         of("pg_get_viewdef", |object| Some(query_text(object))),
         of_first("quote_literal", DataType::Utf8, |values| {
             let texts = crate::sql::cast_array(values, &DataType::Utf8).map_err(to_datafusion)?;
@@ -68,7 +74,7 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
         // Expressions are kept as they are written.
         of_first("pg_get_expr", DataType::Utf8, |texts| Ok(cast(texts, &DataType::Utf8)?)),
     ];
-    // There are no comments, rules, triggers and functions of users.
+    // There are no comments, rules and triggers.
     for name in [
         "obj_description",
         "col_description",
@@ -76,10 +82,6 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
         "pg_get_ruledef",
         "pg_get_triggerdef",
         "pg_get_serial_sequence",
-        "pg_get_functiondef",
-        "pg_get_function_result",
-        "pg_get_function_arguments",
-        "pg_get_function_identity_arguments",
     ] {
         functions.push(constant(name, ScalarValue::Utf8(None)));
     }
@@ -104,6 +106,13 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
         functions.push(constant(name, true.into()));
     }
     functions
+}
+
+fn of_function(object: &Object, text: impl Fn(&FunctionDefinition) -> String) -> Option<String> {
+    match &object.definition {
+        Definition::Function(function) => Some(text(function)),
+        _ => None,
+    }
 }
 
 fn to_datafusion(error: crate::types::Error) -> datafusion::error::DataFusionError {

@@ -66,8 +66,10 @@ fn tables(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
                         match object.kind {
                             ObjectKind::Table if object.is_external() => "FOREIGN",
                             ObjectKind::Table => "BASE TABLE",
-                            ObjectKind::View | ObjectKind::Errors => "VIEW",
-                            ObjectKind::MaterializedView | ObjectKind::Sink => "MATERIALIZED VIEW",
+                            ObjectKind::View | ObjectKind::Errors | ObjectKind::Late => "VIEW",
+                            ObjectKind::MaterializedView | ObjectKind::Sink | ObjectKind::Function => {
+                                "MATERIALIZED VIEW"
+                            }
                         }
                         .into(),
                     )

@@ -6,6 +6,7 @@
 
 mod functions;
 mod information_schema;
+mod procedures;
 mod relations;
 mod rows;
 mod server;
@@ -77,7 +78,11 @@ pub(crate) fn table(catalog: &Catalog, schema: &str, name: &str) -> Result<Optio
     });
     let Some(library) = library else { return Ok(None) };
     let table = library.build_table_by_name(name).map_err(crate::engine::error_of)?;
-    table.map(|table| table.try_into_table_provider().map_err(crate::engine::error_of)).transpose()
+    let table = table.map(|table| table.try_into_table_provider().map_err(crate::engine::error_of)).transpose()?;
+    match table {
+        Some(built_in) if name == "pg_proc" => procedures::with_own(catalog, built_in).map(Some),
+        table => Ok(table),
+    }
 }
 
 /// True for the schemas of this module.

@@ -32,9 +32,9 @@ pub(super) fn table(catalog: &Catalog, name: &str) -> Result<Option<Arc<dyn Tabl
     }))
 }
 
-/// What can be read: sinks cannot.
+/// What can be read: sinks and functions cannot.
 pub(super) fn shown(catalog: &Catalog) -> impl Iterator<Item = &Arc<Object>> {
-    catalog.objects().filter(|object| object.kind != ObjectKind::Sink)
+    catalog.objects().filter(|object| !matches!(object.kind, ObjectKind::Sink | ObjectKind::Function))
 }
 
 /// `pg_class.relkind`.
@@ -43,10 +43,10 @@ pub(super) fn kind_of(object: &Object) -> &'static str {
         ObjectKind::Table if object.is_external() => "f",
         ObjectKind::Table => "r",
         // What the server keeps of rows that failed is read like a view.
-        ObjectKind::View | ObjectKind::Errors => "v",
+        ObjectKind::View | ObjectKind::Errors | ObjectKind::Late => "v",
         ObjectKind::MaterializedView => "m",
-        // A sink is no relation; it is left out before.
-        ObjectKind::Sink => "r",
+        // These are no relations; they are left out before.
+        ObjectKind::Sink | ObjectKind::Function => "r",
     }
 }
 

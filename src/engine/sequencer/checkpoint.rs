@@ -56,7 +56,7 @@ impl Sequencer {
             let splits = splits.iter().map(|(split, end)| (split.as_str().to_owned(), *end));
             (*table, splits.collect::<BTreeMap<_, _>>())
         });
-        let mut cut = Cut { offsets: offsets.collect(), ..Cut::default() };
+        let mut cut = Cut { offsets: offsets.collect(), event_times: self.event_times.cut(), ..Cut::default() };
         cut.orders = self.orders.iter().map(|(table, order)| (*table, order.cut())).collect();
         let mut bad_rows = Vec::new();
         for (table, bad) in &self.bad_rows {
@@ -69,6 +69,7 @@ impl Sequencer {
             let plan = plan_mark(&spec).ok_or_else(|| Error::internal("a job without a plan keeps state"))?;
             let state_uri = stores.uri(spec.state_backend())?.to_string();
             let (relation, name) = (spec.id, spec.qualified_name);
+            let known = self.event_times.known_to(relation);
             cut.jobs.push(JobCut {
                 relation,
                 name,
@@ -77,6 +78,7 @@ impl Sequencer {
                 workers: Vec::new(),
                 behind: None,
                 position: None,
+                known,
             });
             members.push(member);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::{Sequencer, feed_input};
+use super::{RETRY, Sequencer, feed_input};
 use crate::engine::bad_rows::BadRows;
 use crate::engine::checkpoints::{Message, Start, Unsaved, restore, sweep};
 use crate::engine::coordinator::{RelationKind, RelationSpec};
@@ -14,10 +14,13 @@ use crate::env::Step;
 use crate::exec::relation::lock;
 use crate::exec::sink::Sink;
 use crate::exec::source::{Offset, SplitId};
-use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time};
+use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time, Watermark};
 
 /// Changes that one tick of a replay carries.
 const REPLAY_ROWS_PER_TICK: usize = 65_536;
+/// How long jobs are let take in what they start from, before a replay, and how long one tick of that is.
+const FILL_BEFORE_MAX: Duration = Duration::from_secs(60);
+const FILL_TICK: Duration = Duration::from_millis(100);
 /// Ticks of a replay that may be open.
 const REPLAY_OPEN_TICKS_MAX: usize = 8;
 
@@ -69,6 +72,7 @@ impl Sequencer {
                 sink.recall(*id, chunks)?;
             }
         }
+        let mut claims: HashMap<(RelationId, SplitId), (Watermark, Time)> = HashMap::new();
         let mut bindings: HashMap<RelationId, BTreeMap<SplitId, (Offset, Time)>> = HashMap::new();
         for (table, splits) in self.restored.iter().flat_map(|restored| &restored.offsets) {
             let splits = splits.iter().map(|(split, end)| (split.clone(), (*end, from)));
@@ -95,7 +99,8 @@ impl Sequencer {
                 }
             }
             record.bindings.sort_by(|a, b| a.split.cmp(&b.split));
-            for Binding { table, split, end, bad } in &record.bindings {
+            for Binding { table, split, end, bad, watermark } in &record.bindings {
+                claims.insert((*table, split.clone()), (*watermark, record.time));
                 if !known.contains_key(table) {
                     continue;
                 }
@@ -106,9 +111,16 @@ impl Sequencer {
                 }
             }
             match replay.last_mut() {
-                Some(last) if record.time <= exact_from && rows_of(last) + rows_of(&record) <= REPLAY_ROWS_PER_TICK => {
+                // Rows behind a mark must not come to a time before it.
+                Some(last)
+                    if record.time <= exact_from
+                        && !last.marks()
+                        && rows_of(last) + rows_of(&record) <= REPLAY_ROWS_PER_TICK =>
+                {
                     last.time = record.time;
                     last.writes.append(&mut record.writes);
+                    last.watermarks = record.watermarks;
+                    last.opened = record.opened;
                 }
                 _ => replay.push(record),
             }
@@ -131,6 +143,10 @@ impl Sequencer {
         self.recovering = false;
         self.restored = None;
         started?;
+        for ((table, split), (claim, time)) in claims {
+            self.event_times.read(table, &split, claim, time);
+        }
+        self.fill_before(from, replay.first().map(|record| record.time));
         self.changed = !replay.is_empty();
         self.replay(replay);
         if first {
@@ -142,6 +158,26 @@ impl Sequencer {
         self.broadcast(time, Vec::new());
         self.relations.set_floor(time);
         Ok(())
+    }
+
+    /// Lets jobs that follow event time take in what they start from, before what the log has: a row of the past is not
+    /// late. Times before the first of the log are free for that.
+    fn fill_before(&mut self, from: Time, first: Option<Time>) {
+        let first = first.unwrap_or(Time::MAX);
+        let mut time = from;
+        let jobs = self.event_times.closed();
+        let relations = Arc::clone(&self.relations);
+        let waits = || jobs.iter().any(|job| !relations.waits_for_no_edge(*job));
+        let mut waited = Duration::ZERO;
+        while waits() && time.next() < first && waited < FILL_BEFORE_MAX {
+            time = time.next();
+            self.broadcast(time, Vec::new());
+            let tick = waited + FILL_TICK;
+            while waits() && waited < tick {
+                std::thread::park_timeout(RETRY);
+                waited += RETRY;
+            }
+        }
     }
 
     fn restore(&mut self, relations: &[RelationSpec]) -> Result<Start> {
@@ -191,6 +227,16 @@ impl Sequencer {
                 }
             }
             open.push_back(record.time);
+            for (table, watermark) in &record.watermarks {
+                self.event_times.set(*table, *watermark, record.time);
+            }
+            // A job that is not whole yet is opened when it is.
+            for job in record.opened {
+                if self.event_times.is_closed(job) && self.relations.inputs_whole(job) {
+                    self.event_times.open(job);
+                    self.relations.opened(job, record.time);
+                }
+            }
             let inputs = record.writes.into_iter().map(|(table, chunks)| feed_input(table, chunks)).collect();
             self.broadcast(record.time, inputs);
         }

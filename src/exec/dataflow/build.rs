@@ -5,20 +5,23 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use arrow::datatypes::SchemaRef;
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::expressions::Column;
 use timely::dataflow::Scope;
 use timely::dataflow::operators::Concatenate;
 
 use super::deliver::deliver;
-use super::driver::{JobContext, Packets, arrange, drive, transform, transform_two};
+use super::driver::{Follows, JobContext, Packets, arrange, drive, transform, transform_two};
 use super::exchange::Route;
 use super::imports::{EdgeQueue, FeedId, FeedQueue, Local, edge, feed};
 use super::job::{ImportKind, JobSpec};
+use super::marks::Marks;
 use crate::exec::arrangement::{Arrangement, Layout};
 use crate::exec::operator_counts::OperatorCounts;
-use crate::exec::operators::{Aggregate, Join, Rank, filter, project, steps, unnest};
-use crate::exec::plan::{JoinKind, OnError, OperatorSpec, row_errors_schema};
+use crate::exec::operators::{Aggregate, Hold, Join, Rank, filter, project, steps, unnest};
+use crate::exec::plan::{Closing, JoinKind, OnError, OperatorSpec, PlanNode, late_rows_schema, row_errors_schema};
+use crate::exec::relation::RelationShared;
 use crate::exec::row_errors::divide;
 use crate::exec::sink::JobOutput;
 use crate::types::{Chunk, OperatorId, RelationId, Result};
@@ -29,6 +32,10 @@ pub(super) struct Built {
     pub(super) local: Option<Rc<RefCell<Local>>>,
     /// The kept rows for which an expression failed.
     pub(super) errors: Option<Rc<RefCell<Local>>>,
+    /// The kept changes that came too late.
+    pub(super) late: Option<Rc<RefCell<Local>>>,
+    /// What its operators follow of event time.
+    pub(super) marks: Vec<Rc<RefCell<Marks>>>,
     pub(super) feeds: Vec<(FeedId, Rc<RefCell<FeedQueue>>)>,
     pub(super) edges: Vec<Rc<RefCell<EdgeQueue>>>,
 }
@@ -50,6 +57,8 @@ pub(super) fn build<'scope>(
     let mut edges = Vec::new();
     let mut streams: Vec<Option<Spread<'scope>>> = Vec::new();
     let mut errors: Vec<Packets<'scope>> = Vec::new();
+    let mut late: Vec<Packets<'scope>> = Vec::new();
+    let mut marks: Vec<Rc<RefCell<Marks>>> = Vec::new();
     let plan = &spec.plan;
     for node in &plan.nodes {
         let mut inputs: Vec<Spread<'scope>> = node
@@ -58,6 +67,9 @@ pub(super) fn build<'scope>(
             .map(|input| streams[*input].take().expect("an operator's output is used once"))
             .collect();
         let counts = job.shared.operator(&node.path, node.operator.name());
+        let follows = follows(spec, node);
+        let sides = follows.iter().flat_map(|follows| &follows.sides);
+        marks.extend(sides.map(|(_, marks)| Rc::clone(marks)));
         let spread = match &node.operator {
             OperatorSpec::Import { relation, columns } => match spec.imports[relation] {
                 ImportKind::Feed { catch_up } => {
@@ -67,6 +79,7 @@ pub(super) fn build<'scope>(
                         feeds.push((FeedId::CatchUp(spec.shared.id, *relation), Rc::clone(&queue)));
                     } else {
                         spec.shared.feed_filled(spec.as_of);
+                        job.request_tick();
                     }
                     Spread { stream: feed(scope, &queue, columns.clone(), counts, job), by: None }
                 }
@@ -138,13 +151,19 @@ pub(super) fn build<'scope>(
                     Route::one_worker(job.peers) == job.worker,
                     spec.state.is_some(),
                 )
+                .and_then(|operator| match node.closing.first() {
+                    Some(closing) => operator.closing(closing),
+                    None => Ok(operator),
+                })
                 .expect("the job was checked");
                 let route = if input.by.as_ref() == Some(keys) && !keys.is_empty() {
                     Route::Local
                 } else {
                     Route::by_keys(input_schema, keys)
                 };
-                let stream = drive(vec![(input.stream, route)], counts, Box::new(operator), spec.as_of, job);
+                let inputs = vec![(input.stream, route)];
+                let (stream, too_late) = drive(inputs, counts, Box::new(operator), follows, spec.as_of, job);
+                late.extend(too_late);
                 Spread { stream, by: Some((0..keys.len()).collect()) }
             }
             OperatorSpec::Unnest(unnesting) => {
@@ -164,14 +183,16 @@ pub(super) fn build<'scope>(
                     .expect("the job was checked");
                 let there = input.by.as_ref() == Some(&rank.keys) && !rank.keys.is_empty();
                 let route = if there { Route::Local } else { Route::by_keys(input_schema, &rank.keys) };
-                let stream = drive(vec![(input.stream, route)], counts, Box::new(operator), spec.as_of, job);
+                let inputs = vec![(input.stream, route)];
+                let (stream, _) = drive(inputs, counts, Box::new(operator), None, spec.as_of, job);
                 Spread { stream, by: Some(rank.keys.clone()).filter(|keys| !keys.is_empty()) }
             }
             OperatorSpec::Join(join) => {
                 let schemas = [0, 1].map(|input: usize| &plan.nodes[node.inputs[input]].schema);
                 let operator = OperatorId::of(&spec.shared.name, &node.path);
                 let operator = Join::new(operator, schemas, Arc::clone(&node.schema), join, spec.state.is_some())
-                    .expect("the job was checked");
+                    .expect("the job was checked")
+                    .closing(&node.closing);
                 let keys = [&join.left_keys, &join.right_keys];
                 let routed = inputs.into_iter().zip(keys).zip(schemas);
                 let inputs = routed
@@ -187,8 +208,20 @@ pub(super) fn build<'scope>(
                     }
                     _ => Some(join.left_keys.clone()),
                 };
-                let stream = drive(inputs, counts, Box::new(operator), spec.as_of, job);
+                let (stream, too_late) = drive(inputs, counts, Box::new(operator), follows, spec.as_of, job);
+                late.extend(too_late);
                 Spread { stream, by: by.filter(|by: &Vec<usize>| !by.is_empty()) }
+            }
+            OperatorSpec::Hold => {
+                let input = inputs.remove(0);
+                let operator = OperatorId::of(&spec.shared.name, &node.path);
+                let closing = node.closing.first().expect("rows are held back by event time");
+                let operator = Hold::new(operator, Arc::clone(&node.schema), closing, spec.state.is_some())
+                    .expect("the job was checked");
+                let inputs = vec![(input.stream, Route::by_rows(&node.schema))];
+                let (stream, too_late) = drive(inputs, counts, Box::new(operator), follows, spec.as_of, job);
+                late.extend(too_late);
+                Spread { stream, by: None }
             }
             // The arrangement of its rows does it.
             OperatorSpec::Latest => inputs.remove(0),
@@ -199,7 +232,8 @@ pub(super) fn build<'scope>(
     let schema = plan.schema();
     if let JobOutput::Sink(queue) = &spec.output {
         deliver(root.stream, Route::to_one(schema), queue, job);
-        return Built { local: None, errors: keep_errors(scope, spec, errors, job), feeds, edges };
+        let errors = keep_errors(scope, spec, errors, job);
+        return Built { local: None, errors, late: keep_late(scope, spec, late, job), marks, feeds, edges };
     }
     let layout = Layout::new(Arc::clone(schema), &plan.key).expect("the job was checked");
     let route = if plan.key.is_empty() {
@@ -218,7 +252,15 @@ pub(super) fn build<'scope>(
     }));
     let latest = matches!(plan.root().operator, OperatorSpec::Latest);
     arrange(root.stream, route, "rows", latest, &local, job);
-    Built { local: Some(local), errors: keep_errors(scope, spec, errors, job), feeds, edges }
+    let errors = keep_errors(scope, spec, errors, job);
+    Built { local: Some(local), errors, late: keep_late(scope, spec, late, job), marks, feeds, edges }
+}
+
+/// What an operator follows of event time.
+fn follows(spec: &JobSpec, node: &PlanNode) -> Option<Follows> {
+    let side = |closing: &Closing| (closing.clone(), Rc::new(RefCell::new(Marks::new(&closing.time, &spec.known))));
+    let sides: Vec<_> = node.closing.iter().map(side).collect();
+    (!sides.is_empty()).then(|| Follows { path: node.path.clone(), sides })
 }
 
 /// Runs a stateless operator whose expressions may fail for some rows.
@@ -246,18 +288,39 @@ fn keep_errors<'scope>(
     errors: Vec<Packets<'scope>>,
     job: &JobContext,
 ) -> Option<Rc<RefCell<Local>>> {
-    let shared = spec.errors.as_ref()?;
-    let schema = row_errors_schema();
-    let layout = Layout::new(Arc::clone(&schema), &[]).expect("texts can be kept");
-    let operator = OperatorId::of(&spec.shared.name, "errors");
+    Some(keep_beside(scope, spec, spec.errors.as_ref()?, "errors", row_errors_schema(), errors, job))
+}
+
+/// Keeps the changes that came too late, when there can be any.
+fn keep_late<'scope>(
+    scope: Scope<'scope, u64>,
+    spec: &JobSpec,
+    late: Vec<Packets<'scope>>,
+    job: &JobContext,
+) -> Option<Rc<RefCell<Local>>> {
+    Some(keep_beside(scope, spec, spec.late.as_ref()?, "late", late_rows_schema(), late, job))
+}
+
+/// Keeps rows of a job that are not its result.
+fn keep_beside<'scope>(
+    scope: Scope<'scope, u64>,
+    spec: &JobSpec,
+    shared: &Arc<RelationShared>,
+    name: &str,
+    schema: SchemaRef,
+    rows: Vec<Packets<'scope>>,
+    job: &JobContext,
+) -> Rc<RefCell<Local>> {
+    let layout = Layout::new(Arc::clone(&schema), &[]).expect("its columns can be kept");
+    let operator = OperatorId::of(&spec.shared.name, name);
     let local = Rc::new(RefCell::new(Local {
         arrangement: Arrangement::new(operator, layout, spec.as_of, spec.state.is_some()),
         shared: Arc::clone(shared),
         followers: Vec::new(),
     }));
     let job = job.of(shared);
-    arrange(scope.concatenate(errors), Route::by_rows(&schema), "errors", false, &local, &job);
-    Some(local)
+    arrange(scope.concatenate(rows), Route::by_rows(&schema), name, false, &local, &job);
+    local
 }
 
 /// Where columns are after a projection; `None` when one is gone.

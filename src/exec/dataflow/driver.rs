@@ -24,12 +24,15 @@ use super::barrier::JobStore;
 use super::container::Packet;
 use super::exchange::{ByKeyGroup, Route};
 use super::imports::Local;
+use super::marks::Marks;
 use super::slices::Slices;
+use crate::exec::event_time::late_rows;
 use crate::exec::operator_counts::{OperatorCounts, StateShare};
 use crate::exec::operators::{Context, Operator, Step};
+use crate::exec::plan::Closing;
 use crate::exec::relation::{Progress, RelationShared};
 use crate::state::RowCodec;
-use crate::types::{Chunk, Error, Result, Time};
+use crate::types::{Chunk, Error, Result, Time, Watermark};
 
 pub(super) type Packets<'scope> = Stream<'scope, u64, Packet>;
 
@@ -128,16 +131,41 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 /// Chunks, each with the number of its input.
 type Arrived = VecDeque<(usize, Chunk)>;
 
-/// What has arrived of times that have not closed; each time with its capability.
+/// The right to put something out at a time: rows, and late changes where there can be any.
+struct Holding {
+    rows: Capability<u64>,
+    late: Option<Capability<u64>>,
+}
+
+impl Holding {
+    fn time(&self) -> u64 {
+        *self.rows.time()
+    }
+
+    fn delayed(&self, time: u64) -> Holding {
+        Holding { rows: self.rows.delayed(&time), late: self.late.as_ref().map(|late| late.delayed(&time)) }
+    }
+
+    fn downgrade(&mut self, time: u64) {
+        if self.time() < time {
+            self.rows.downgrade(&time);
+            if let Some(late) = &mut self.late {
+                late.downgrade(&time);
+            }
+        }
+    }
+}
+
+/// What has arrived of times that have not closed; each time with its capabilities.
 #[derive(Default)]
 struct Stash {
-    times: BTreeMap<u64, (Capability<u64>, Arrived)>,
+    times: BTreeMap<u64, (Holding, Arrived)>,
 }
 
 impl Stash {
-    fn add(&mut self, capability: Capability<u64>, chunks: impl Iterator<Item = (usize, Chunk)>) {
-        let time = *capability.time();
-        self.times.entry(time).or_insert_with(|| (capability, VecDeque::new())).1.extend(chunks);
+    fn add(&mut self, holding: Holding, chunks: impl Iterator<Item = (usize, Chunk)>) {
+        let time = holding.time();
+        self.times.entry(time).or_insert_with(|| (holding, VecDeque::new())).1.extend(chunks);
     }
 
     /// Every time below is closed.
@@ -148,7 +176,7 @@ impl Stash {
     }
 
     /// The earliest time, if it is below the frontiers of all inputs.
-    fn pop_closed(&mut self, frontiers: &[&MutableAntichain<u64>]) -> Option<(Capability<u64>, Arrived)> {
+    fn pop_closed(&mut self, frontiers: &[&MutableAntichain<u64>]) -> Option<(Holding, Arrived)> {
         let entry = self.times.first_entry()?;
         let open = frontiers.iter().any(|frontier| frontier.less_equal(entry.key()));
         (!open).then(|| entry.remove())
@@ -163,6 +191,7 @@ fn receive<'scope, P>(
     stream: Packets<'scope>,
     pact: P,
     input: usize,
+    with_late: bool,
 ) -> Receive
 where
     P: ParallelizationContract<u64, Packet>,
@@ -172,42 +201,87 @@ where
     Box::new(move |stash| match stash {
         None => handle.for_each(|_, packet| packet.0 = None),
         Some(stash) => handle.for_each_stamp(|capability, packets| {
-            if let Some(capability) = capability.retain_least(0) {
-                stash.add(capability, packets.filter_map(|packet| packet.0.take()).map(|chunk| (input, chunk)));
+            if let Some(rows) = capability.retain_least(0) {
+                let late = if with_late { capability.retain_least(1) } else { None };
+                stash.add(
+                    Holding { rows, late },
+                    packets.filter_map(|packet| packet.0.take()).map(|chunk| (input, chunk)),
+                );
             }
         }),
     })
 }
 
-/// Runs a stateful operator over its inputs, each of which comes by its route.
+/// What an operator follows of event time, and its name among the late changes.
+pub(super) struct Follows {
+    pub(super) path: String,
+    /// By input.
+    pub(super) sides: Vec<(Closing, Rc<RefCell<Marks>>)>,
+}
+
+impl Follows {
+    /// The first time at which something else is known.
+    fn next_time(&self) -> Option<Time> {
+        self.sides.iter().filter_map(|(_, marks)| marks.borrow().next_time()).min()
+    }
+
+    /// What was known of each input before a time, and what is known at it.
+    fn pass(&self, time: Time) -> ([Watermark; 2], [Watermark; 2]) {
+        let (mut before, mut now) = ([Watermark::NONE; 2], [Watermark::NONE; 2]);
+        for (input, (_, marks)) in self.sides.iter().enumerate().take(2) {
+            (before[input], now[input]) = marks.borrow_mut().pass(time);
+        }
+        (before, now)
+    }
+}
+
+/// Runs a stateful operator over its inputs, each of which comes by its route. Gives its rows, and the late changes
+/// when it follows event time.
 pub(super) fn drive<'scope>(
     inputs: Vec<(Packets<'scope>, Route)>,
     counts: Arc<OperatorCounts>,
     mut operator: Box<dyn Operator>,
+    follows: Option<Follows>,
     as_of: Time,
     job: &JobContext,
-) -> Packets<'scope> {
+) -> (Packets<'scope>, Option<Packets<'scope>>) {
     let scope = inputs.first().expect("an operator with an input").0.scope();
     let mut builder = OperatorBuilder::new(counts.name.clone(), scope);
     let activator = scope.activator_for(builder.operator_info().address);
+    let with_late = follows.is_some();
     let mut receivers: Vec<Receive> = Vec::new();
     for (input, (stream, route)) in inputs.into_iter().enumerate() {
         receivers.push(match route {
             Route::Keys { columns, codec } if job.peers > 1 => {
-                receive(&mut builder, stream, by_keys(columns, codec), input)
+                receive(&mut builder, stream, by_keys(columns, codec), input, with_late)
             }
-            Route::Local | Route::Keys { .. } => receive(&mut builder, stream, Pipeline, input),
+            Route::Local | Route::Keys { .. } => receive(&mut builder, stream, Pipeline, input, with_late),
         });
     }
     let (output, out_stream) = builder.new_output::<Packet>();
     let mut output = OutputBuilder::<_, NoopBuilder<Packet>>::from(output);
+    let (mut late_output, late_stream) = match with_late {
+        true => {
+            let (late, stream) = builder.new_output::<Packet>();
+            (Some(OutputBuilder::<_, NoopBuilder<Packet>>::from(late)), Some(stream))
+        }
+        false => (None, None),
+    };
+    if let Some(follows) = &follows {
+        for (_, marks) in &follows.sides {
+            marks.borrow_mut().activator = Some(activator.clone());
+        }
+    }
     let job = job.clone();
     let mut member = job.store.join(activator.clone());
     builder.build(move |mut initial| {
         // Held until the operator is open, so that no time passes before its state is there.
-        let mut unopened = initial.pop();
+        let late = if with_late { initial.pop() } else { None };
+        let mut unopened = initial.pop().map(|rows| Holding { rows, late });
+        // Held to put something out when event time goes on without rows.
+        let mut own: Option<Holding> = None;
         let mut stash = Stash::default();
-        let mut closing: Option<Capability<u64>> = None;
+        let mut closing: Option<(Holding, [Watermark; 2], [Watermark; 2])> = None;
         let mut share = StateShare::new(Arc::clone(&counts));
         move |frontiers| {
             let mut into = (!job.failed()).then_some(&mut stash);
@@ -219,23 +293,35 @@ pub(super) fn drive<'scope>(
                 activator.activate();
                 return;
             };
-            if let Some(capability) = unopened.take() {
+            if let Some(holding) = unopened.take() {
                 let mut backend = job.store.backend.borrow_mut();
                 let mut context = Context::new(&mut **backend, deadline);
                 let opened = job.guard(|| operator.open(&mut context).map(|()| operator.starts()));
                 share.tell(operator.state_size());
                 match opened {
-                    Some(true) => stash.add(capability.delayed(&as_of.as_millis()), std::iter::empty()),
-                    Some(false) => {}
+                    Some(starts) => {
+                        if starts {
+                            stash.add(holding.delayed(as_of.as_millis()), std::iter::empty());
+                        }
+                        own = Some(holding).filter(|_| with_late);
+                    }
                     None => {
-                        unopened = Some(capability);
+                        unopened = Some(holding);
                         return;
                     }
                 }
             }
             let frontiers: Vec<&MutableAntichain<u64>> = frontiers.iter().collect();
+            let open = frontiers.iter().filter_map(|frontier| frontier.frontier().first().copied()).min();
             loop {
                 if closing.is_none() {
+                    // A time at which event time goes on is closed like one with rows.
+                    let marked = follows.as_ref().and_then(Follows::next_time);
+                    if let (Some(marked), Some(own)) = (marked, &own)
+                        && open.is_none_or(|open| marked.as_millis() < open)
+                    {
+                        stash.add(own.delayed(marked.as_millis()), std::iter::empty());
+                    }
                     if member.is_due(stash.closed_upto(&frontiers)) {
                         match member.pass(&job, &mut *operator, deadline) {
                             Some(Step::Done) => {}
@@ -247,8 +333,19 @@ pub(super) fn drive<'scope>(
                             None => return,
                         }
                     }
-                    let Some((capability, chunks)) = stash.pop_closed(&frontiers) else { return };
-                    closing = Some(capability);
+                    let Some((holding, chunks)) = stash.pop_closed(&frontiers) else {
+                        match (open, &mut own) {
+                            (Some(open), Some(own)) => own.downgrade(open),
+                            _ => own = None,
+                        }
+                        return;
+                    };
+                    let time = Time::from_millis(holding.time());
+                    let (before, now) = match &follows {
+                        Some(follows) => follows.pass(time),
+                        None => ([Watermark::NONE; 2], [Watermark::NONE; 2]),
+                    };
+                    closing = Some((holding, before, now));
                     let mut chunks = chunks.into_iter();
                     let pushed = job.guard(|| {
                         chunks.try_for_each(|(input, chunk)| {
@@ -260,11 +357,11 @@ pub(super) fn drive<'scope>(
                         return;
                     }
                 }
-                let Some(capability) = &closing else { return };
+                let Some((holding, before, now)) = &closing else { return };
                 let mut out = Vec::new();
-                let time = Time::from_millis(*capability.time());
+                let time = Time::from_millis(holding.time());
                 let mut backend = job.store.backend.borrow_mut();
-                let mut context = Context::new(&mut **backend, deadline);
+                let mut context = Context::new(&mut **backend, deadline).with_event_time(*before, *now);
                 let since = Instant::now();
                 let step = job.guard(|| operator.close(time, &mut out, &mut context));
                 counts.worked(since);
@@ -273,7 +370,18 @@ pub(super) fn drive<'scope>(
                 for chunk in out {
                     counts.count_out(&chunk);
                     let mut packet = Packet(Some(chunk));
-                    output.activate().session_with_builder(capability).give_container(&mut packet);
+                    output.activate().session_with_builder(&holding.rows).give_container(&mut packet);
+                }
+                if let (Some(follows), Some(late_output), Some(capability)) =
+                    (&follows, &mut late_output, &holding.late)
+                {
+                    for (input, late) in std::mem::take(&mut context.late) {
+                        let Some((closing, _)) = follows.sides.get(input) else { continue };
+                        let rows = job.guard(|| late_rows(&follows.path, closing, &late, before[input]));
+                        let Some(rows) = rows else { return };
+                        let mut packet = Packet(Some(rows));
+                        late_output.activate().session_with_builder(capability).give_container(&mut packet);
+                    }
                 }
                 if step == Step::Done {
                     closing = None;
@@ -286,7 +394,7 @@ pub(super) fn drive<'scope>(
             }
         }
     });
-    out_stream
+    (out_stream, late_stream)
 }
 
 /// Runs a stateless operator: every chunk passes at once, at its own time.

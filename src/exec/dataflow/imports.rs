@@ -266,7 +266,7 @@ pub(super) fn edge<'scope>(
                     output.session_with_builder(&capability).give_container(&mut Packet(Some(chunk)));
                 }
             }
-            let is_level = upstream.shared.whole_from().is_some_and(|from| from <= newest) && newest >= as_of;
+            let is_level = upstream.shared.inputs_from().is_some_and(|from| from <= newest) && newest >= as_of;
             if to_report && is_level {
                 to_report = false;
                 // All of its state is there, so every time is whole from which on its upstream is.

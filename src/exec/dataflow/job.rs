@@ -5,9 +5,10 @@ use std::sync::{Arc, Mutex};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
+use super::marks::Known;
 use crate::exec::aggregates::accumulator;
 use crate::exec::arrangement::Layout;
-use crate::exec::operators::Rank;
+use crate::exec::operators::{Hold, Rank};
 use crate::exec::plan::{JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::exec::relation::RelationShared;
 use crate::exec::sink::JobOutput;
@@ -37,6 +38,10 @@ pub(crate) struct JobSpec {
     pub(crate) output: JobOutput,
     /// The relation of rows for which an expression failed, when they are kept.
     pub(crate) errors: Option<Arc<RelationShared>>,
+    /// The relation of changes that came too late, when there can be any.
+    pub(crate) late: Option<Arc<RelationShared>>,
+    /// What is known of event time when it starts.
+    pub(crate) known: Known,
     /// Where its operators keep their state; `None`: nowhere but in themselves.
     pub(crate) state: Option<JobState>,
 }
@@ -69,8 +74,10 @@ impl JobSpec {
             operator: OperatorSpec::Import { relation: id, columns },
             inputs: Vec::new(),
             schema,
+            closing: Vec::new(),
         };
-        JobPlan { nodes: vec![node], key, append_only: false, on_error: OnError::Never, retain_millis: 0 }
+        let (event_times, retain_millis) = (Vec::new(), 0);
+        JobPlan { nodes: vec![node], key, append_only: false, on_error: OnError::Never, event_times, retain_millis }
     }
 
     /// The plan of an external table with a primary key: its own feed, whose rows carry their places.
@@ -82,9 +89,12 @@ impl JobSpec {
             operator: OperatorSpec::Import { relation: id, columns: (0..fields.len()).collect() },
             inputs: Vec::new(),
             schema: Arc::new(Schema::new(fields)),
+            closing: Vec::new(),
         };
-        let latest = PlanNode { path: "root".to_owned(), operator: OperatorSpec::Latest, inputs: vec![0], schema };
-        JobPlan { nodes: vec![import, latest], key, append_only: false, on_error: OnError::Never, retain_millis: 0 }
+        let path = "root".to_owned();
+        let latest = PlanNode { path, operator: OperatorSpec::Latest, inputs: vec![0], schema, closing: Vec::new() };
+        let (nodes, event_times, retain_millis) = (vec![import, latest], Vec::new(), 0);
+        JobPlan { nodes, key, append_only: false, on_error: OnError::Never, event_times, retain_millis }
     }
 
     /// Tries what building the dataflow relies on.
@@ -97,6 +107,9 @@ impl JobSpec {
             if let OperatorSpec::Rank(rank) = &node.operator {
                 let input = &plan.nodes[node.inputs[0]].schema;
                 Rank::new(OperatorId::of("", &node.path), input, Arc::clone(&node.schema), rank, false)?;
+            }
+            if let (OperatorSpec::Hold, Some(closing)) = (&node.operator, node.closing.first()) {
+                Hold::new(OperatorId::of("", &node.path), Arc::clone(&node.schema), closing, false)?;
             }
             if let OperatorSpec::Join(join) = &node.operator {
                 for (input, keys) in node.inputs.iter().zip([&join.left_keys, &join.right_keys]) {

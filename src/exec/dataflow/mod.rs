@@ -22,6 +22,7 @@ mod exchange;
 mod executor;
 mod imports;
 mod job;
+mod marks;
 mod slices;
 mod worker;
 
@@ -29,4 +30,5 @@ pub(crate) use barrier::{Barrier, Captured};
 pub(crate) use executor::{Executor, ExecutorConfig};
 pub(crate) use imports::{FeedId, FeedInput};
 pub(crate) use job::{ImportKind, JobSpec, JobState, PLACE_COLUMN};
+pub(crate) use marks::{Known, Mark};
 pub(crate) use worker::{Follow, Peek, PeekAnswer, PeekRange, WorkerCommand};

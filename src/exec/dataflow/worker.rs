@@ -12,10 +12,11 @@ use timely::worker::Worker;
 use tokio::sync::oneshot;
 
 use super::barrier::{Barrier, JobStore};
-use super::build::build;
+use super::build::{Built, build};
 use super::driver::{JobContext, TickRequest};
 use super::imports::{EdgeQueue, FeedId, FeedInput, FeedQueue, Local};
 use super::job::JobSpec;
+use super::marks::{Mark, Marks};
 use super::slices::Slices;
 use crate::exec::arrangement::{ChangePlace, Changes, Cursor, Selection};
 use crate::exec::relation::{Progress, lock};
@@ -30,7 +31,7 @@ pub(crate) enum WorkerCommand {
     /// Stop relations; dependents stand before what they depend on.
     Drop(Arc<Vec<RelationId>>),
     /// The changes of one time; afterwards every time up to it is complete.
-    Tick { time: Time, inputs: Arc<Vec<FeedInput>> },
+    Tick { time: Time, inputs: Arc<Vec<FeedInput>>, marks: Arc<[Mark]> },
     /// Capture the state of jobs, as of the last tick.
     Barrier(Arc<Barrier>),
     /// Read, on this worker.
@@ -88,6 +89,7 @@ struct Running {
     local: Option<Rc<RefCell<Local>>>,
     feeds: Vec<(FeedId, Rc<RefCell<FeedQueue>>)>,
     edges: Vec<Rc<RefCell<EdgeQueue>>>,
+    marks: Vec<Rc<RefCell<Marks>>>,
     store: Rc<JobStore>,
 }
 
@@ -140,7 +142,7 @@ impl WorkerState {
                     self.drop_relation(worker, *relation);
                 }
             }
-            WorkerCommand::Tick { time, inputs } => self.tick(time, &inputs),
+            WorkerCommand::Tick { time, inputs, marks } => self.tick(time, &inputs, &marks),
             WorkerCommand::Barrier(barrier) => {
                 for running in barrier.jobs.iter().filter_map(|job| self.running.get(job)) {
                     running.store.reach(&barrier);
@@ -169,17 +171,21 @@ impl WorkerState {
         let locals =
             self.running.iter().filter_map(|(id, running)| Some((*id, Rc::clone(running.local.as_ref()?)))).collect();
         let dataflow = worker.next_dataflow_index();
-        let built = worker.dataflow::<u64, _, _>(|scope| build(scope, spec, &job, &locals));
+        let mut built = worker.dataflow::<u64, _, _>(|scope| build(scope, spec, &job, &locals));
         for (feed, queue) in &built.feeds {
             self.feeds.entry(*feed).or_default().push(Rc::clone(queue));
         }
-        if let (Some(shared), Some(local)) = (&spec.errors, built.errors) {
-            let (feeds, edges, store) = (Vec::new(), Vec::new(), Rc::clone(&store));
-            let errors = Running { dataflow: None, local: Some(local), feeds, edges, store };
-            self.running.insert(shared.id, errors);
+        for (shared, local) in [(&spec.errors, built.errors.take()), (&spec.late, built.late.take())] {
+            if let (Some(shared), Some(local)) = (shared, local) {
+                let (feeds, edges, marks) = (Vec::new(), Vec::new(), Vec::new());
+                let store = Rc::clone(&store);
+                let beside = Running { dataflow: None, local: Some(local), feeds, edges, marks, store };
+                self.running.insert(shared.id, beside);
+            }
         }
         let dataflow = Some(dataflow);
-        let running = Running { dataflow, local: built.local, feeds: built.feeds, edges: built.edges, store };
+        let Built { local, feeds, edges, marks, .. } = built;
+        let running = Running { dataflow, local, feeds, edges, marks, store };
         self.running.insert(spec.shared.id, running);
     }
 
@@ -201,7 +207,11 @@ impl WorkerState {
         }
     }
 
-    fn tick(&mut self, time: Time, inputs: &[FeedInput]) {
+    fn tick(&mut self, time: Time, inputs: &[FeedInput], marks: &[Mark]) {
+        for mark in marks {
+            let operators = self.running.get(&mark.job).into_iter().flat_map(|running| &running.marks);
+            operators.for_each(|operator| operator.borrow_mut().push(time, *mark));
+        }
         for input in inputs {
             for queue in self.feeds.get(&input.feed).into_iter().flatten() {
                 let mut queue = queue.borrow_mut();

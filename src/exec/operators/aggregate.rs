@@ -5,10 +5,13 @@
 //! is kept, the changes are applied, and groups that show something else now retract the old row and
 //! insert the new one. A group whose rows are all gone disappears; the global one stays.
 //!
+//! With a closing, a key has event time. Changes whose key was past before the time are late and change nothing; groups
+//! whose key is past at it are forgotten behind its changes, and, when only last rows are asked for, put out then.
+//!
 //! Stored as value state `groups`: `[i64 rows]`, then the bounded part of each aggregate in order; what
 //! grows is map state `a0`, `a1`, … of the aggregates.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions};
@@ -17,9 +20,10 @@ use arrow::datatypes::{DataType, SchemaRef};
 
 use super::{Context, Operator, StateSize, Step};
 use crate::exec::aggregates::{Accumulator, Changes, accumulator};
-use crate::exec::plan::AggregateCall;
+use crate::exec::event_time::{divide, values};
+use crate::exec::plan::{AggregateCall, Closing};
 use crate::state::{KeyIndex, RowCodec, Slot, WriteBatch, split_value_key, value_key};
-use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, SqlState, Time};
+use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, SqlState, Time, Watermark};
 
 const SLOT_NAME: &str = "groups";
 /// Groups that a barrier writes between two looks at the clock.
@@ -42,6 +46,49 @@ pub struct Aggregate {
     global: Option<GlobalGroup>,
     slots: Vec<Slot>,
     diffs: Vec<i64>,
+    open: Option<OpenGroups>,
+}
+
+/// Groups whose event time is not over.
+#[derive(Debug)]
+struct OpenGroups {
+    /// The input's column.
+    column: usize,
+    /// Among the keys.
+    key: usize,
+    last_only: bool,
+    /// By event time; groups without one are over at the end.
+    times: BTreeSet<(i64, Slot)>,
+    /// The event time of each slot in use.
+    of_slot: Vec<i64>,
+}
+
+impl OpenGroups {
+    fn add(&mut self, slot: Slot, time: Option<i64>) {
+        let time = time.unwrap_or(i64::MAX);
+        if self.of_slot.len() <= slot as usize {
+            self.of_slot.resize(slot as usize + 1, i64::MAX);
+        }
+        self.of_slot[slot as usize] = time;
+        self.times.insert((time, slot));
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        self.times.remove(&(self.of_slot[slot as usize], slot));
+    }
+
+    /// Takes some groups that are over, in order of event time.
+    fn take_past(&mut self, now: Watermark, max: usize) -> Vec<Slot> {
+        let mut taken = Vec::new();
+        while taken.len() < max
+            && let Some((time, slot)) = self.times.first().copied()
+            && now.is_past(time)
+        {
+            self.times.pop_first();
+            taken.push(slot);
+        }
+        taken
+    }
 }
 
 /// What some groups showed before the time that is being closed.
@@ -101,7 +148,34 @@ impl Aggregate {
             global,
             slots: Vec::new(),
             diffs: Vec::new(),
+            open: None,
         })
+    }
+
+    /// The same, with a key by whose event time groups are over.
+    ///
+    /// # Errors
+    /// None but a fault of the planner.
+    pub fn closing(mut self, closing: &Closing) -> Result<Aggregate> {
+        let key = self.keys.iter().position(|key| *key == closing.column);
+        self.open = Some(OpenGroups {
+            column: closing.column,
+            key: key.ok_or_else(|| Error::internal("groups are closed by a column that is no key"))?,
+            last_only: closing.last_only,
+            times: BTreeSet::new(),
+            of_slot: Vec::new(),
+        });
+        Ok(self)
+    }
+
+    /// How many groups it keeps.
+    #[cfg(test)]
+    pub(super) fn groups(&self) -> usize {
+        self.index.len()
+    }
+
+    fn last_only(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.last_only)
     }
 
     fn grow(&mut self) {
@@ -118,8 +192,19 @@ impl Aggregate {
         let key_columns: Vec<ArrayRef> = self.keys.iter().map(|key| Arc::clone(chunk.column(*key))).collect();
         let encoded = self.codec.encode(&key_columns, chunk.rows())?;
         let mut slots = std::mem::take(&mut self.slots);
-        self.index.locate(&encoded, &mut slots, |_| {});
+        let mut new = Vec::new();
+        self.index.locate(&encoded, &mut slots, |slot| new.push(slot));
         self.grow();
+        if let Some(open) = self.open.as_mut().filter(|_| !new.is_empty()) {
+            let times = values(chunk.column(open.column))?;
+            // New slots come in the order of the rows that they are new for.
+            let mut new = new.into_iter().peekable();
+            for (row, slot) in slots.iter().enumerate() {
+                if new.next_if_eq(slot).is_some() {
+                    open.add(*slot, times.is_valid(row).then(|| times.value(row)));
+                }
+            }
+        }
         self.note_shown(&slots)?;
         self.diffs.clear();
         match chunk.diffs() {
@@ -176,10 +261,14 @@ impl Aggregate {
         for slot in &first {
             self.index.touch(*slot);
         }
-        let results = self.accumulators.iter_mut().map(|a| a.evaluate(&first)).collect::<Result<_>>()?;
+        let results = if self.last_only() { Vec::new() } else { self.results(&first)? };
         let present = first.iter().map(|slot| self.present(*slot, true)).collect();
         self.shown.push_back(Shown { slots: first, present, results });
         Ok(())
+    }
+
+    fn results(&mut self, slots: &[Slot]) -> Result<Vec<ArrayRef>> {
+        self.accumulators.iter_mut().map(|accumulator| accumulator.evaluate(slots)).collect()
     }
 
     /// Whether a group has a row in the result, before or after the time being closed.
@@ -197,8 +286,12 @@ impl Aggregate {
             return Err(Error::internal("more rows of a group were retracted than inserted")
                 .detail(format!("The group has {} rows.", self.rows[*slot as usize])));
         }
+        if self.last_only() {
+            self.settle(slots);
+            return Ok(());
+        }
         let now: Vec<bool> = slots.iter().map(|slot| self.present(*slot, false)).collect();
-        let results = self.accumulators.iter_mut().map(|a| a.evaluate(slots)).collect::<Result<Vec<_>>>()?;
+        let results = self.results(slots)?;
         let changed = changed_rows(&shown.results, &results, slots.len())?;
         let mut picks = Vec::with_capacity(2 * slots.len());
         let mut diffs = Vec::with_capacity(2 * slots.len());
@@ -226,19 +319,51 @@ impl Aggregate {
             let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
             out.extend(Chunk::changes(&batch, &Int64Array::from(diffs)));
         }
-        for slot in slots {
-            self.touched[*slot as usize] = false;
-            if self.global.is_none() && self.rows[*slot as usize] == 0 {
-                for accumulator in &mut self.accumulators {
-                    accumulator.clear(*slot);
-                }
-                self.index.remove(*slot);
-            }
-        }
+        self.settle(slots);
         if let Some(global) = &mut self.global {
             global.shown = true;
         }
         Ok(())
+    }
+
+    /// Groups are through with a time; those without rows go.
+    fn settle(&mut self, slots: &[Slot]) {
+        for slot in slots {
+            self.touched[*slot as usize] = false;
+            if self.global.is_none() && self.rows[*slot as usize] == 0 {
+                if let Some(open) = &mut self.open {
+                    open.remove(*slot);
+                }
+                self.forget(*slot);
+            }
+        }
+    }
+
+    fn forget(&mut self, slot: Slot) {
+        self.rows[slot as usize] = 0;
+        for accumulator in &mut self.accumulators {
+            accumulator.clear(slot);
+        }
+        self.index.remove(slot);
+    }
+
+    /// Forgets some groups that are over. False when there is none.
+    fn close_groups(&mut self, now: Watermark, out: &mut Vec<Chunk>) -> Result<bool> {
+        let Some(open) = &mut self.open else { return Ok(false) };
+        let slots = open.take_past(now, CHUNK_ROWS_MAX);
+        if slots.is_empty() {
+            return Ok(false);
+        }
+        if self.last_only() {
+            let mut columns = self.codec.decode(slots.iter().map(|slot| self.index.key(*slot)))?;
+            columns.extend(self.results(&slots)?);
+            out.extend(Chunk::inserts(&RecordBatch::try_new(Arc::clone(&self.schema), columns)?));
+        }
+        for slot in slots {
+            self.index.touch(slot);
+            self.forget(slot);
+        }
+        Ok(true)
     }
 }
 
@@ -294,6 +419,16 @@ impl Operator for Aggregate {
         for accumulator in &mut self.accumulators {
             accumulator.load(&self.index, self.operator, cx.backend)?;
         }
+        if let Some(open) = &mut self.open {
+            for keys in stored.chunks(CHUNK_ROWS_MAX) {
+                let columns = self.codec.decode(keys.iter().map(|(key, _)| key.as_slice()))?;
+                let times = values(&columns[open.key])?;
+                for (row, (key, _)) in keys.iter().enumerate() {
+                    let slot = self.index.get(key).ok_or_else(damaged)?;
+                    open.add(slot, times.is_valid(row).then(|| times.value(row)));
+                }
+            }
+        }
         Ok(())
     }
 
@@ -313,7 +448,14 @@ impl Operator for Aggregate {
             self.note_shown(&[0])?;
         }
         while let Some(chunk) = self.pending.pop_front() {
-            self.apply(&chunk)?;
+            match &self.open {
+                Some(open) => {
+                    let (on_time, late) = divide(chunk, open.column, cx.before[0])?;
+                    cx.late.extend(late.map(|late| (0, late)));
+                    on_time.map_or(Ok(()), |chunk| self.apply(&chunk))?;
+                }
+                None => self.apply(&chunk)?,
+            }
             if cx.expired() {
                 return Ok(Step::Again);
             }
@@ -322,6 +464,11 @@ impl Operator for Aggregate {
             debug_assert!(shown.slots.len() <= CHUNK_ROWS_MAX, "a chunk touches at most its rows");
             self.emit(&shown, out)?;
             if cx.expired() && !self.shown.is_empty() {
+                return Ok(Step::Again);
+            }
+        }
+        while self.close_groups(cx.now[0], out)? {
+            if cx.expired() {
                 return Ok(Step::Again);
             }
         }

@@ -9,10 +9,13 @@
 //! lost their last one move over. Without a condition beyond the key, a row has a partner when the other side
 //! has a row of its key; with one, each row's partners are counted.
 //!
+//! With closings, a row that comes when its event time is past is late, and one that can find no partner any more is
+//! forgotten behind the changes of a time, without a word: it stays in what was put out.
+//!
 //! Stored as map state `l` and `r`: the key, then the row, with its count; `lp` and `rp`: with the number of
 //! its partners.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array};
@@ -22,10 +25,11 @@ use arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::physical_expr::PhysicalExpr;
 
 use super::{Context, Operator, StateSize, Step};
-use crate::exec::plan::{JoinKind, JoinSpec};
+use crate::exec::event_time::{divide, values};
+use crate::exec::plan::{Closing, JoinKind, JoinSpec};
 use crate::exec::relation::from_datafusion;
 use crate::state::{Encoded, KeyIndex, Multiset, RowCodec, Slot, WriteBatch, split_map_key};
-use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, Time};
+use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, Time, Watermark};
 
 /// The join operator on one worker: input 0 is the left side, input 1 the right one.
 #[derive(Debug)]
@@ -45,7 +49,20 @@ pub struct Join {
     pending: VecDeque<(usize, Chunk)>,
     applying: Option<Applying>,
     touched: Touched,
+    /// Rows of both sides are needed for equally long: whether a row has a partner is known by its key alone.
+    together: bool,
 }
+
+/// The rows of a side by event time: those without one are needed to the end.
+#[derive(Debug)]
+struct Needed {
+    column: usize,
+    keep: i64,
+    times: BTreeSet<(i64, Slot, Box<[u8]>)>,
+}
+
+/// Rows that are forgotten between two looks at the clock.
+const FORGOTTEN_MAX: usize = 1_024;
 
 /// One input's rows.
 #[derive(Debug)]
@@ -62,6 +79,7 @@ struct Side {
     partners: Option<Multiset>,
     /// With `partners`: the rows that this time touches, and whether they had a partner before.
     before: BTreeMap<(Slot, Box<[u8]>), bool>,
+    needed: Option<Needed>,
 }
 
 /// The keys that this time touches, and whether each side had rows of it before.
@@ -117,6 +135,7 @@ impl Join {
                 shows,
                 partners: counted.then(|| Multiset::new(format!("{slot}p"), track)),
                 before: BTreeMap::new(),
+                needed: None,
             })
         };
         let sides = [side(left, &spec.left_keys, shows[0], "l")?, side(right, &spec.right_keys, shows[1], "r")?];
@@ -133,7 +152,54 @@ impl Join {
             pending: VecDeque::new(),
             applying: None,
             touched: Touched::default(),
+            together: spec.kind != JoinKind::Inner && spec.condition.is_none(),
         })
+    }
+
+    /// The same, with inputs by whose event time rows are late and forgotten; one for each or none.
+    #[must_use]
+    pub fn closing(mut self, closing: &[Closing]) -> Join {
+        for (side, closing) in self.sides.iter_mut().zip(closing) {
+            side.needed = Some(Needed { column: closing.column, keep: closing.keep, times: BTreeSet::new() });
+        }
+        self
+    }
+
+    /// How many different rows it keeps.
+    #[cfg(test)]
+    pub(super) fn kept_rows(&self) -> usize {
+        self.sides.iter().flat_map(|side| (0..self.index.slots()).map(|slot| side.rows.len(slot as Slot))).sum()
+    }
+
+    /// Forgets some rows that can find no partner any more. False when there is none.
+    fn forget(&mut self, now: [Watermark; 2]) -> bool {
+        let mut gone = Vec::new();
+        for at in 0..2 {
+            let other = if self.together { now[0].min(now[1]) } else { now[1 - at] };
+            let Some(needed) = &mut self.sides[at].needed else { continue };
+            while gone.len() < FORGOTTEN_MAX
+                && let Some((time, ..)) = needed.times.first()
+                && other.after(needed.keep).is_past(*time)
+            {
+                gone.extend(needed.times.pop_first().map(|(_, slot, row)| (at, slot, row)));
+            }
+        }
+        let any = !gone.is_empty();
+        for (at, slot, row) in gone {
+            let Join { index, sides, .. } = self;
+            let side = &mut sides[at];
+            let count = side.rows.count(slot, &row);
+            side.rows.add(index, slot, &row, -count);
+            side.totals[slot as usize] -= count;
+            if let Some(partners) = &mut side.partners {
+                let found = partners.count(slot, &row);
+                partners.add(index, slot, &row, -found);
+            }
+            if sides.iter().all(|side| side.rows.len(slot) == 0) {
+                index.remove(slot);
+            }
+        }
+        any
     }
 
     fn grow(&mut self) {
@@ -242,6 +308,15 @@ impl Join {
                 Some(slot) => {
                     let bytes = work.rows.row(row);
                     let (count, left) = this.rows.add(index, slot, bytes, diff);
+                    if let Some(needed) = &mut this.needed {
+                        let times = values(work.chunk.column(needed.column))?;
+                        let time = if times.is_valid(row) { times.value(row) } else { i64::MAX };
+                        if left == 0 {
+                            needed.times.remove(&(time, slot, bytes.into()));
+                        } else if count == 0 {
+                            needed.times.insert((time, slot, bytes.into()));
+                        }
+                    }
                     this.totals[slot as usize] += diff;
                     match &mut this.partners {
                         None => touched.had(slot)[1 - work.side],
@@ -426,6 +501,17 @@ impl Operator for Join {
             }
             for slot in 0..self.index.slots() {
                 side.totals[slot] = side.rows.entries(slot as Slot).map(|(_, count)| count).sum();
+                let Some(needed) = &mut side.needed else { continue };
+                let rows: Vec<&[u8]> = side.rows.entries(slot as Slot).map(|(row, _)| row).collect();
+                if rows.is_empty() {
+                    continue;
+                }
+                let columns = side.codec.decode(rows.iter().copied())?;
+                let times = values(&columns[needed.column])?;
+                for (at, row) in rows.into_iter().enumerate() {
+                    let time = if times.is_valid(at) { times.value(at) } else { i64::MAX };
+                    needed.times.insert((time, slot as Slot, row.into()));
+                }
             }
         }
         Ok(())
@@ -442,10 +528,20 @@ impl Operator for Join {
                 self.apply(&mut work, out)?;
                 self.applying = (work.next < work.chunk.rows()).then_some(work);
             } else if let Some((input, chunk)) = self.pending.pop_front() {
-                self.applying = Some(self.begin(input, chunk)?);
+                let on_time = match &self.sides[input].needed {
+                    None => Some(chunk),
+                    Some(needed) => {
+                        let (on_time, late) = divide(chunk, needed.column, cx.before[input])?;
+                        cx.late.extend(late.map(|late| (input, late)));
+                        on_time
+                    }
+                };
+                self.applying = on_time.map(|chunk| self.begin(input, chunk)).transpose()?;
                 continue;
             } else if self.touched.keys.is_empty() {
-                return Ok(Step::Done);
+                if !self.forget(cx.now) {
+                    return Ok(Step::Done);
+                }
             } else {
                 self.finish(out)?;
             }

@@ -2,6 +2,7 @@
 
 mod aggregate;
 mod filter;
+mod hold;
 mod join;
 mod project;
 mod rank;
@@ -10,6 +11,7 @@ mod unnest;
 
 pub use aggregate::Aggregate;
 pub(crate) use filter::filter;
+pub use hold::Hold;
 pub use join::Join;
 pub(crate) use project::project;
 pub use rank::Rank;
@@ -19,7 +21,7 @@ pub(crate) use unnest::{steps, unnest};
 use std::time::Instant;
 
 use crate::state::{StateBackend, WriteBatch};
-use crate::types::{Chunk, OperatorId, Result, Time};
+use crate::types::{Chunk, OperatorId, Result, Time, Watermark};
 
 /// What an operator is given while it works.
 pub struct Context<'a> {
@@ -29,12 +31,30 @@ pub struct Context<'a> {
     pub deadline: Instant,
     /// Something was written to the backend.
     pub wrote: bool,
+    /// Event time of the closing column of each input at the time before the one that is closed: what is past is late.
+    pub before: [Watermark; 2],
+    /// The same at the time that is closed.
+    pub now: [Watermark; 2],
+    /// Changes that came too late, with the number of their input.
+    pub late: Vec<(usize, Chunk)>,
 }
 
 impl<'a> Context<'a> {
     /// A slice of a step; nothing is written yet.
     pub fn new(backend: &'a mut dyn StateBackend, deadline: Instant) -> Context<'a> {
-        Context { backend, deadline, wrote: false }
+        Context {
+            backend,
+            deadline,
+            wrote: false,
+            before: [Watermark::NONE; 2],
+            now: [Watermark::NONE; 2],
+            late: Vec::new(),
+        }
+    }
+
+    /// The same at an event time.
+    pub fn with_event_time(self, before: [Watermark; 2], now: [Watermark; 2]) -> Context<'a> {
+        Context { before, now, ..self }
     }
 
     /// Applies an operator's changes to the backend.
@@ -122,5 +142,7 @@ pub trait Operator: Send {
     fn state_size(&self) -> StateSize;
 }
 
+#[cfg(test)]
+mod layout_tests;
 #[cfg(test)]
 mod tests;

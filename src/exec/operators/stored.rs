@@ -23,6 +23,7 @@ pub(crate) fn state_parts(operator: &OperatorSpec) -> &'static [&'static str] {
         | OperatorSpec::Filter { .. }
         | OperatorSpec::Union
         | OperatorSpec::Unnest(_)
+        | OperatorSpec::Hold
         | OperatorSpec::Latest => &[],
     }
 }

@@ -13,11 +13,11 @@ use rand::{Rng, SeedableRng};
 
 use super::*;
 use crate::exec::arrangement::{Arrangement, Cursor, Layout, Needs, Selection};
-use crate::exec::plan::{AggregateCall, AggregateFunction, JoinKind, JoinSpec};
+use crate::exec::plan::{AggregateCall, AggregateFunction, Closing, EventTime, JoinKind, JoinSpec};
 use crate::state::MemoryBackend;
 use crate::types::OperatorId;
 
-fn input() -> SchemaRef {
+pub(super) fn input() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("k", DataType::Utf8, true),
         Field::new("x", DataType::Int64, true),
@@ -26,9 +26,9 @@ fn input() -> SchemaRef {
     ]))
 }
 
-type InputRow = (Option<u8>, Option<i64>, Option<i64>, Option<bool>);
+pub(super) type InputRow = (Option<u8>, Option<i64>, Option<i64>, Option<bool>);
 
-fn chunk(rows: &[(InputRow, i64)]) -> Vec<Chunk> {
+pub(super) fn chunk(rows: &[(InputRow, i64)]) -> Vec<Chunk> {
     let texts = StringArray::from_iter(rows.iter().map(|((k, ..), _)| k.map(|k| format!("k{k}"))));
     let numbers = Int64Array::from_iter(rows.iter().map(|((_, x, ..), _)| *x));
     let doubles = Float64Array::from_iter(rows.iter().map(|((_, _, d, _), _)| d.map(|d| d as f64 * 0.25)));
@@ -61,7 +61,7 @@ fn calls() -> Vec<AggregateCall> {
         .collect()
 }
 
-fn aggregate(keys: &[usize], track: bool) -> Aggregate {
+pub(super) fn aggregate(keys: &[usize], track: bool) -> Aggregate {
     let calls = calls();
     let mut fields: Vec<Field> = keys.iter().map(|key| input().field(*key).clone()).collect();
     fields.extend(calls.iter().map(|call| call.output.as_ref().clone()));
@@ -94,7 +94,12 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(3_600)
 }
 
-fn close(operator: &mut dyn Operator, backend: &mut MemoryBackend, time: u64, rows: &[(InputRow, i64)]) -> Vec<Chunk> {
+pub(super) fn close(
+    operator: &mut dyn Operator,
+    backend: &mut MemoryBackend,
+    time: u64,
+    rows: &[(InputRow, i64)],
+) -> Vec<Chunk> {
     // A deadline that has passed: every call is one slice.
     let mut context = Context::new(backend, Instant::now());
     chunk(rows).into_iter().for_each(|chunk| operator.push(0, chunk).expect("takes the type"));
@@ -103,11 +108,11 @@ fn close(operator: &mut dyn Operator, backend: &mut MemoryBackend, time: u64, ro
     out
 }
 
-fn open(operator: &mut dyn Operator, backend: &mut MemoryBackend) {
+pub(super) fn open(operator: &mut dyn Operator, backend: &mut MemoryBackend) {
     operator.open(&mut Context::new(backend, soon())).expect("opens");
 }
 
-fn barrier(operator: &mut dyn Operator, backend: &mut MemoryBackend) {
+pub(super) fn barrier(operator: &mut dyn Operator, backend: &mut MemoryBackend) {
     // In slices too.
     while operator.barrier(&mut Context::new(backend, Instant::now())).expect("stores") == Step::Again {}
 }
@@ -182,7 +187,7 @@ fn a_retraction_of_nothing_is_an_error() {
     assert!(operator.close(Time::from_millis(1), &mut Vec::new(), &mut context).is_err());
 }
 
-fn arrangement(key: &[usize], track: bool) -> Arrangement {
+pub(super) fn arrangement(key: &[usize], track: bool) -> Arrangement {
     let layout = Layout::new(input(), key).expect("can be kept");
     Arrangement::new(OperatorId::of("public.v", "rows"), layout, Time::ZERO, track)
 }
@@ -404,7 +409,7 @@ fn joined(
     rows
 }
 
-fn join(kind: JoinKind, condition: bool, track: bool) -> Join {
+pub(super) fn join(kind: JoinKind, condition: bool, track: bool) -> Join {
     use datafusion::logical_expr::Operator;
     use datafusion::physical_expr::PhysicalExpr;
     use datafusion::physical_expr::expressions::{BinaryExpr, Column};
@@ -462,5 +467,265 @@ fn joins_equal_two_loops_and_live_on_through_the_store_alone() {
             }
             assert_eq!(store.entries(OperatorId::of("public.v", "root")), 0, "{kind:?}, condition {condition}");
         }
+    }
+}
+
+mod event_time {
+    //! What operators close by event time, against what a plain reading of the meaning says.
+
+    use arrow::array::TimestampMicrosecondArray;
+    use arrow::datatypes::{IntervalMonthDayNano, TimeUnit};
+    use datafusion::common::ScalarValue;
+    use datafusion::logical_expr::Operator as Op;
+    use datafusion::physical_expr::PhysicalExpr;
+    use datafusion::physical_expr::expressions::{BinaryExpr, Column, Literal};
+
+    use super::*;
+    use crate::types::Watermark;
+
+    fn rows_schema() -> SchemaRef {
+        let time = DataType::Timestamp(TimeUnit::Microsecond, None);
+        Arc::new(Schema::new(vec![Field::new("w", time, true), Field::new("x", DataType::Int64, true)]))
+    }
+
+    type Timed = ((Option<i64>, i64), i64);
+
+    fn timed(rows: &[Timed]) -> Vec<Chunk> {
+        let times = TimestampMicrosecondArray::from_iter(rows.iter().map(|((w, _), _)| *w));
+        let numbers = Int64Array::from_iter_values(rows.iter().map(|((_, x), _)| *x));
+        let columns: Vec<ArrayRef> = vec![Arc::new(times), Arc::new(numbers)];
+        let batch = RecordBatch::try_new(rows_schema(), columns).expect("fits");
+        Chunk::changes(&batch, &Int64Array::from_iter_values(rows.iter().map(|(_, diff)| *diff)))
+    }
+
+    fn closing(last_only: bool) -> Closing {
+        Closing { column: 0, time: EventTime { terms: Vec::new(), size: None, end: 0 }, last_only, keep: 0 }
+    }
+
+    fn counts(last_only: bool) -> Aggregate {
+        let output = Arc::new(Field::new("sum", DataType::Decimal128(38, 0), true));
+        let call = AggregateCall {
+            function: AggregateFunction::Sum,
+            argument: Some(1),
+            distinct: false,
+            filter: None,
+            output: Arc::clone(&output),
+        };
+        let schema = Arc::new(Schema::new(vec![Arc::new(rows_schema().field(0).clone()), output]));
+        Aggregate::new(OperatorId::of("v", "root"), &rows_schema(), schema, vec![0], vec![call], true, true)
+            .and_then(|operator| operator.closing(&closing(last_only)))
+            .expect("takes the types")
+    }
+
+    fn hold() -> Hold {
+        Hold::new(OperatorId::of("v", "root"), rows_schema(), &closing(true), true).expect("takes the types")
+    }
+
+    /// Closes a time at which event time is `now`; gives what came out and what was late, by row.
+    fn step(
+        operator: &mut dyn Operator,
+        store: &mut MemoryBackend,
+        rows: &[Timed],
+        (before, now): (Watermark, Watermark),
+    ) -> (BTreeMap<String, i64>, BTreeMap<String, i64>) {
+        let mut context = Context::new(store, Instant::now()).with_event_time([before; 2], [now; 2]);
+        timed(rows).into_iter().for_each(|chunk| operator.push(0, chunk).expect("takes the type"));
+        let mut out = Vec::new();
+        let time = Time::from_millis(1);
+        while operator.close(time, &mut out, &mut context).expect("closes") == Step::Again {}
+        let late: Vec<Chunk> = context.late.into_iter().map(|(_, late)| late).collect();
+        (consolidated(&out), consolidated(&late))
+    }
+
+    /// Random changes of windows around a watermark that goes on, with its values; retractions of rows that are there.
+    fn windows(seed: u64) -> Vec<(Vec<Timed>, Watermark)> {
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut there: Vec<(Option<i64>, i64)> = Vec::new();
+        let mut now = 0_i64;
+        let mut times = Vec::new();
+        for _ in 0..40 {
+            let mut rows = Vec::new();
+            for _ in 0..random.random_range(0..8) {
+                if !there.is_empty() && random.random_bool(0.3) {
+                    rows.push((there.swap_remove(random.random_range(0..there.len())), -1));
+                } else {
+                    let window = random.random_bool(0.95).then(|| now + random.random_range(-3..6));
+                    let row = (window, random.random_range(0..4));
+                    there.push(row);
+                    rows.push((row, 1));
+                }
+            }
+            now += random.random_range(0..3);
+            times.push((rows, Watermark::from_micros(now)));
+        }
+        times.push((Vec::new(), Watermark::END));
+        times
+    }
+
+    /// By window: a row is late when its window was over before; a window's row comes when it is over.
+    #[test]
+    fn each_window_comes_once_and_what_is_late_is_told() {
+        for seed in 0..60 {
+            let (mut store, mut held_store) = (MemoryBackend::default(), MemoryBackend::default());
+            let (mut aggregate, mut held) = (counts(true), hold());
+            let mut open: BTreeMap<i64, Vec<Timed>> = BTreeMap::new();
+            let mut before = Watermark::NONE;
+            let mut largest = 0;
+            for (rows, now) in windows(seed) {
+                let (mut late, mut closed) = (BTreeMap::new(), (BTreeMap::new(), BTreeMap::new()));
+                for row in &rows {
+                    let window = row.0.0.unwrap_or(i64::MAX);
+                    if row.0.0.is_some() && before.is_past(window) {
+                        let line = print(timed(&[*row])[0].batch()).remove(0);
+                        *late.entry(line).or_insert(0) += row.1;
+                    } else {
+                        open.entry(window).or_default().push(*row);
+                    }
+                }
+                late.retain(|_, diff| *diff != 0);
+                while let Some(entry) = open.first_entry().filter(|entry| now.is_past(*entry.key())) {
+                    let rows = entry.remove();
+                    let window = rows[0].0.0;
+                    let count: i64 = rows.iter().map(|(_, diff)| diff).sum();
+                    let sum: i64 = rows.iter().map(|((_, x), diff)| x * diff).sum();
+                    if count > 0 {
+                        let w = print(timed(&[((window, 0), 1)])[0].batch()).remove(0);
+                        let w = w.rsplit_once(' ').expect("two columns").0.to_owned();
+                        closed.0.insert(format!("{w} {sum}"), 1);
+                    }
+                    for (line, diff) in consolidated(&timed(&rows)) {
+                        *closed.1.entry(line).or_insert(0) += diff;
+                    }
+                }
+                let got = step(&mut aggregate, &mut store, &rows, (before, now));
+                assert_eq!(got, (closed.0, late.clone()), "seed {seed}, at {now}");
+                let got = step(&mut held, &mut held_store, &rows, (before, now));
+                assert_eq!(got, (closed.1, late), "held, seed {seed}, at {now}");
+                largest = largest.max(aggregate.groups());
+                before = now;
+                // Through the store now and then.
+                if rows.len() % 3 == 0 {
+                    barrier(&mut aggregate, &mut store);
+                    barrier(&mut held, &mut held_store);
+                    (aggregate, held) = (counts(true), hold());
+                    super::open(&mut aggregate, &mut store);
+                    super::open(&mut held, &mut held_store);
+                }
+            }
+            assert_eq!(aggregate.groups(), 0, "all is over at the end");
+            assert!(largest < 40, "groups that are over are forgotten");
+        }
+    }
+
+    /// `r.w BETWEEN l.w AND l.w + 3` microseconds, over the columns of both sides.
+    fn within_three() -> Arc<dyn PhysicalExpr> {
+        let column = |index: usize| -> Arc<dyn PhysicalExpr> { Arc::new(Column::new("w", index)) };
+        let span = ScalarValue::IntervalMonthDayNano(Some(IntervalMonthDayNano::new(0, 0, 3_000)));
+        let end = Arc::new(BinaryExpr::new(column(0), Op::Plus, Arc::new(Literal::new(span))));
+        let from = Arc::new(BinaryExpr::new(column(2), Op::GtEq, column(0)));
+        let to = Arc::new(BinaryExpr::new(column(2), Op::LtEq, end));
+        Arc::new(BinaryExpr::new(from, Op::And, to))
+    }
+
+    /// A join within a span gives what the rows that were not late give together, and at the end keeps none of them.
+    #[test]
+    fn a_join_forgets_what_finds_no_partner_any_more() {
+        for (seed, kind) in (0..40).flat_map(|seed| [(seed, JoinKind::Inner), (seed, JoinKind::Left)]) {
+            let spec = JoinSpec {
+                kind,
+                left_keys: vec![1],
+                right_keys: vec![1],
+                nulls_equal: false,
+                condition: Some(within_three()),
+            };
+            let input = rows_schema();
+            let schema = spec.pair_schema(&input, &input);
+            let join = || {
+                let side = |keep| Closing { keep, ..closing(false) };
+                Join::new(OperatorId::of("v", "root"), [&input, &input], Arc::clone(&schema), &spec, true)
+                    .expect("takes the types")
+                    .closing(&[side(3), side(0)])
+            };
+            let (mut operator, mut store) = (join(), MemoryBackend::default());
+            let mut random = StdRng::seed_from_u64(seed);
+            let mut used: [Vec<(i64, i64)>; 2] = Default::default();
+            let (mut before, mut now) = ([Watermark::NONE; 2], [0_i64; 2]);
+            let (mut out, mut most) = (Vec::new(), 0);
+            for time in 0..60 {
+                let mut late = 0;
+                let mut context = Context::new(&mut store, Instant::now());
+                for side in 0..2 {
+                    let rows: Vec<Timed> = (0..random.random_range(0..4))
+                        .map(|_| ((Some(now[side] + random.random_range(-2..5)), random.random_range(0..3)), 1))
+                        .collect();
+                    for ((w, x), _) in &rows {
+                        let w = w.expect("a time");
+                        if before[side].is_past(w) {
+                            late += 1;
+                        } else {
+                            used[side].push((w, *x));
+                        }
+                    }
+                    timed(&rows).into_iter().for_each(|chunk| operator.push(side, chunk).expect("takes the type"));
+                    now[side] += random.random_range(0..3);
+                }
+                let known = if time == 59 { [Watermark::END; 2] } else { now.map(Watermark::from_micros) };
+                context = context.with_event_time(before, known);
+                while operator.close(Time::from_millis(time), &mut out, &mut context).expect("closes") == Step::Again {}
+                assert_eq!(context.late.iter().map(|(_, late)| late.rows()).sum::<usize>(), late, "seed {seed}");
+                before = known;
+                most = most.max(operator.kept_rows());
+                if time % 7 == 0 {
+                    barrier(&mut operator, &mut store);
+                    operator = join();
+                    super::open(&mut operator, &mut store);
+                }
+            }
+            let mut expected: BTreeMap<(i64, i64, Option<i64>), i64> = BTreeMap::new();
+            for (w, x) in &used[0] {
+                let partners = used[1].iter().filter(|(other, y)| y == x && (*w..=w + 3).contains(other));
+                let partners: Vec<Option<i64>> = partners.map(|(other, _)| Some(*other)).collect();
+                let alone = partners.is_empty() && kind == JoinKind::Left;
+                for partner in partners.into_iter().chain(alone.then_some(None)) {
+                    *expected.entry((*w, *x, partner)).or_insert(0) += 1;
+                }
+            }
+            let mut got: BTreeMap<(i64, i64, Option<i64>), i64> = BTreeMap::new();
+            for chunk in &out {
+                let time = |column: usize, row: usize| {
+                    let times = crate::exec::event_time::values(chunk.column(column)).expect("times");
+                    arrow::array::Array::is_valid(times, row).then(|| times.value(row))
+                };
+                let numbers = arrow::array::AsArray::as_primitive::<arrow::datatypes::Int64Type>(chunk.column(1));
+                for row in 0..chunk.rows() {
+                    let key = (time(0, row).expect("a left row"), numbers.value(row), time(2, row));
+                    *got.entry(key).or_insert(0) += chunk.diff(row);
+                }
+            }
+            got.retain(|_, diff| *diff != 0);
+            assert_eq!(got, expected, "seed {seed}, {kind:?}");
+            assert_eq!(operator.kept_rows(), 0, "seed {seed}");
+            assert!(most < 60, "kept {most} rows of {}", used[0].len() + used[1].len());
+        }
+    }
+
+    /// While a window is open its row follows the changes; when it is over the row stays and its state goes.
+    #[test]
+    fn an_updating_group_stays_when_it_is_forgotten() {
+        let mut store = MemoryBackend::default();
+        let mut aggregate = counts(false);
+        let at = Watermark::from_micros;
+        let (out, _) = step(&mut aggregate, &mut store, &[((Some(5), 2), 1)], (Watermark::NONE, at(4)));
+        assert_eq!(out.values().copied().collect::<Vec<_>>(), [1]);
+        let (out, late) = step(&mut aggregate, &mut store, &[((Some(5), 3), 1)], (at(4), at(5)));
+        assert_eq!(out.values().copied().collect::<Vec<_>>(), [-1, 1]);
+        assert!(late.is_empty());
+        assert_eq!(aggregate.groups(), 0);
+        let (out, late) = step(&mut aggregate, &mut store, &[((Some(5), 4), 1), ((Some(6), 1), 1)], (at(5), at(5)));
+        assert_eq!((out.len(), late.len()), (1, 1));
+        barrier(&mut aggregate, &mut store);
+        let mut again = counts(false);
+        super::open(&mut again, &mut store);
+        assert_eq!(again.groups(), 1);
     }
 }
