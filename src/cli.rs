@@ -299,6 +299,7 @@ fn failed(message: &str) -> ExitCode {
 fn one_line(error: &Error) -> String {
     let mut line = error.message().to_owned();
     for part in [error.detail_text(), error.hint_text()].into_iter().flatten() {
+        line.truncate(line.trim_end_matches('.').len());
         line.push_str(": ");
         line.push_str(part);
     }

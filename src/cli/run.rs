@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use clink::engine::{Answer, Engine, EngineConfig, Notice, Session};
+use clink::engine::{Answer, Engine, EngineConfig, Notice, Session, TransactionStatus};
 use clink::env::{Env, Step};
 use clink::types::text::{Column, JsonObjects};
 use clink::types::{Error, Limits, SqlState};
@@ -15,6 +15,7 @@ use super::{LogLevel, StopSignals, default_workers, init_logs, memory, one_line,
 
 #[derive(Debug, Args)]
 #[group(skip)]
+#[command(override_usage = "clink run [OPTIONS] <FILE.sql | -e SQL>")]
 pub(super) struct RunFlags {
     /// A file of SQL statements.
     #[arg(value_name = "FILE.sql", required_unless_present = "execute", conflicts_with = "execute")]
@@ -77,8 +78,12 @@ pub(super) async fn run(flags: RunFlags) -> Result<(), Error> {
 }
 
 fn read(file: &Path) -> Result<String, Error> {
-    std::fs::read_to_string(file)
-        .map_err(|error| Error::from(error).detail(format!("The file is \"{}\".", file.display())))
+    let named = |error: Error| error.detail(format!("The file is \"{}\".", file.display()));
+    let bytes = std::fs::read(file).map_err(|error| named(Error::from(error)))?;
+    String::from_utf8(bytes).map_err(|error| {
+        let message = format!("the file is not UTF-8: byte {} is wrong", error.utf8_error().valid_up_to() + 1);
+        named(Error::new(SqlState::CharacterNotInRepertoire, message).hint("Save it in UTF-8."))
+    })
 }
 
 async fn statements(
@@ -102,6 +107,10 @@ async fn statements(
         print(answer, output).await?;
     }
     drained(engine).await?;
+    if session.status() != TransactionStatus::Idle {
+        eprintln!("WARNING: the transaction block is still open: nothing of it was applied");
+        eprintln!("HINT: Write COMMIT at its end.");
+    }
     if let (false, Some(view)) = (printed, last_view) {
         whole(&mut session, &view, output, cancel).await?;
     }
@@ -170,7 +179,7 @@ fn located(error: Error, text: &str) -> Error {
     let start = before.rfind('\n').map_or(0, |at| at + 1);
     let column = before[start..].chars().count() + 1;
     let detail = error.detail_text().map(|detail| format!("{detail} ")).unwrap_or_default();
-    error.detail(format!("{detail}Line {line}, column {column}."))
+    error.detail(format!("{detail}Line {line}, column {column}"))
 }
 
 /// Rows of a table that are kept to find how wide its columns are; what follows is printed as wide.

@@ -99,6 +99,14 @@ impl<'a> Options<'a> {
     /// 22023 when it is missing.
     pub(crate) fn require(&self, name: &'static str, example: &str) -> Result<&'a OptionValue> {
         self.take(name).ok_or_else(|| {
+            // A slip of the hand in its name is the likelier fault.
+            let known = self.known.borrow();
+            let meant = |key: &str| !known.contains(&key) && near_miss(key, &[name]).is_some();
+            if let Some((key, value)) = self.values.iter().find(|(key, _)| meant(key)) {
+                return Error::new(SqlState::InvalidParameterValue, format!("unknown option \"{key}\""))
+                    .hint(format!("Did you mean \"{name}\"?"))
+                    .position(value.position);
+            }
             Error::new(SqlState::InvalidParameterValue, format!("option \"{name}\" is missing"))
                 .hint(format!("Add it, such as {name} = '{example}'."))
         })
@@ -186,6 +194,7 @@ impl<'a> Options<'a> {
             }
             let mut list: Vec<&str> = known.clone();
             list.sort_unstable();
+            list.dedup();
             let list = list.join(", ");
             let hint = match near_miss(name, &known) {
                 Some(near) => format!("Did you mean \"{near}\"? Known options: {list}."),

@@ -252,6 +252,8 @@ pub(crate) fn no_object(catalog: &Catalog, kind: &str, name: &Name) -> Error {
     }
     let hint = match near_miss(&name.name, catalog.names(schema)) {
         Some(near) => format!("Perhaps you meant \"{near}\"."),
+        None if kind == "job" => "SHOW JOBS lists the jobs.".to_owned(),
+        None if kind == "sink" => "SHOW SINKS lists the sinks.".to_owned(),
         None => "SHOW TABLES and SHOW VIEWS list what is there.".to_owned(),
     };
     let shown = match &name.schema {
@@ -462,8 +464,13 @@ pub(super) fn check_names_beside(catalog: &Catalog, table: &Name, defined: &Defi
 
 fn wrong_kind(object: &Object, wanted: catalog::ObjectKind, position: usize) -> Error {
     let article = |kind: catalog::ObjectKind| format!("a {}", kind.name());
+    // What a sink reads is not to go in its place.
+    let hint = match wanted {
+        catalog::ObjectKind::Sink => "SHOW SINKS lists the sinks.".to_owned(),
+        _ => format!("Use DROP {} to remove {}.", object.kind.keyword(), article(object.kind)),
+    };
     Error::new(SqlState::WrongObjectType, format!("\"{}\" is not {}", object.name, article(wanted)))
-        .hint(format!("Use DROP {} to remove {}.", object.kind.keyword(), article(object.kind)))
+        .hint(hint)
         .position(position)
 }
 

@@ -150,7 +150,7 @@ fn indexed(catalog: &Catalog, name: &Name) -> Result<Arc<Object>> {
         | Definition::Errors(_)
         | Definition::RowErrors(_)
         | Definition::LateRows(_)
-        | Definition::Late(_) => "Make an index on a table or a materialized view."
+        | Definition::Late(_) => "Make an index on a table or a materialized view.",
     };
     Err(Error::new(SqlState::WrongObjectType, format!("\"{}\" keeps no rows that an index could find", name.name))
         .hint(hint)

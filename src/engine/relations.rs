@@ -50,6 +50,7 @@ pub(crate) struct Relations {
     rows: Arc<BTreeMap<String, Arc<dyn TableProvider>>>,
     pending: Arc<Pending>,
     zone: TimeZone,
+    user: Arc<str>,
     depth: usize,
 }
 
@@ -70,6 +71,7 @@ impl Relations {
             rows: Arc::default(),
             pending: Arc::default(),
             zone: TimeZone::utc(),
+            user: Arc::from(DATABASE),
             depth: 0,
         }
     }
@@ -92,14 +94,20 @@ impl Relations {
         self
     }
 
+    /// The same in a session of a user.
+    pub(crate) fn with_user(mut self, user: &Arc<str>) -> Relations {
+        self.user = Arc::clone(user);
+        self
+    }
+
     /// A state for planning in which the statement's names resolve.
     pub(crate) fn state(&self) -> SessionState {
         let mut state = SessionStateBuilder::new_from_existing(self.base.as_ref().clone())
             .with_catalog_list(Arc::new(Database(self.clone())))
             .build();
         functions::register(&self.catalog, &mut state);
-        if !self.zone.is_utc() {
-            sql::set_zone(state.config_mut().options_mut(), &self.zone);
+        if !self.zone.is_utc() || self.user.as_ref() != DATABASE {
+            sql::set_zone(state.config_mut().options_mut(), &self.zone, &self.user);
         }
         // The time that now() gives, for the whole statement.
         if self.depth == 0 {

@@ -33,6 +33,8 @@ use super::{alter, ddl, dml, explain, functions, read, show, sink_ddl};
 pub struct Session {
     engine: Arc<Engine>,
     settings: Settings,
+    /// Who is connected.
+    user: Arc<str>,
     /// The latest time that this session wrote or read at.
     last_seen: Time,
     block: Option<Block>,
@@ -47,6 +49,7 @@ impl Session {
         Session {
             engine,
             settings: Settings::default(),
+            user: Arc::from(super::relations::DATABASE),
             last_seen,
             block: None,
             prepared: HashMap::new(),
@@ -237,6 +240,11 @@ impl Session {
     /// The value of a setting that clients are told of.
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.settings.show(name).ok().map(|(_, value)| value)
+    }
+
+    /// Says who is connected: what `current_user` gives.
+    pub fn set_user(&mut self, user: &str) {
+        self.user = Arc::from(user);
     }
 
     /// Sets what the client asked for when it connected; `RESET` brings it back.
@@ -719,6 +727,11 @@ impl Session {
         Ok(Answer::Rows { schema: rows.schema(), rows, tag: Tag::Plain("SUBSCRIBE"), notices: Vec::new() })
     }
 
+    /// Who is connected.
+    pub(crate) fn user(&self) -> &Arc<str> {
+        &self.user
+    }
+
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
@@ -749,12 +762,12 @@ impl Session {
 
     /// The relations as definitions see them: the same in every session.
     pub(crate) fn definitions(&self) -> Relations {
-        self.relations().with_zone(TimeZone::utc())
+        self.relations().with_zone(TimeZone::utc()).with_user(&Arc::from(super::relations::DATABASE))
     }
 
     /// The relations of a version of the catalog.
     pub(crate) fn relations_of(&self, catalog: Arc<Catalog>) -> Relations {
-        Relations::new(&self.engine, catalog).with_zone(self.time_zone())
+        Relations::new(&self.engine, catalog).with_zone(self.time_zone()).with_user(&self.user)
     }
 
     /// Remembers a time, so that later reads are not before it.
@@ -786,8 +799,8 @@ fn in_whole_text(error: Error, offset: usize) -> Error {
 }
 
 fn current_setting(settings: &Settings, name: &str, missing_ok: bool) -> Result<Option<String>> {
-    match settings.show(name) {
-        Ok((_, value)) => Ok(Some(value.to_owned())),
+    match settings.shown(name) {
+        Ok((_, value)) => Ok(Some(value)),
         Err(_) if missing_ok => Ok(None),
         Err(error) => Err(error),
     }

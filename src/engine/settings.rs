@@ -367,9 +367,22 @@ impl Settings {
         Ok((setting.name, self.at(index)))
     }
 
+    /// The same as PostgreSQL shows it: spans of time with their unit.
+    ///
+    /// # Errors
+    /// As [`Self::show`].
+    pub(crate) fn shown(&self, name: &str) -> Result<(&'static str, String)> {
+        let (index, setting) = find(name)?;
+        Ok((setting.name, with_unit(setting, self.at(index))))
+    }
+
     /// All settings: name, value, description.
-    pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, &str, &'static str)> {
-        SETTINGS.iter().enumerate().map(|(index, setting)| (setting.name, self.at(index), setting.description))
+    pub(crate) fn all(&self) -> impl Iterator<Item = (&'static str, String, &'static str)> {
+        let shown = |index, setting| with_unit(setting, self.at(index));
+        SETTINGS
+            .iter()
+            .enumerate()
+            .map(move |(index, setting)| (setting.name, shown(index, setting), setting.description))
     }
 
     /// The time that reads take.
@@ -417,6 +430,17 @@ fn find(name: &str) -> Result<(usize, &'static Setting)> {
     })
 }
 
+/// A span of time in the largest unit that it has a whole number of.
+fn with_unit(setting: &Setting, value: &str) -> String {
+    let millis = match (&setting.kind, value.parse::<u64>()) {
+        (Kind::Milliseconds, Ok(millis)) if millis > 0 => millis,
+        _ => return value.to_owned(),
+    };
+    let units = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"), (1, "ms")];
+    let unit = units.into_iter().find(|(size, _)| millis.is_multiple_of(*size));
+    unit.map_or_else(|| value.to_owned(), |(size, name)| format!("{}{name}", millis / size))
+}
+
 /// PostgreSQL's spelling of times: bare milliseconds, or a number and a unit.
 fn milliseconds(text: &str) -> Option<u64> {
     // PostgreSQL's limit: the value is an int4.
@@ -444,6 +468,8 @@ mod tests {
         settings.set("statement_timeout", Some("5s")).unwrap();
         assert_eq!(settings.show("statement_timeout").unwrap(), ("statement_timeout", "5000"));
         assert_eq!(settings.statement_timeout(), Some(Duration::from_secs(5)));
+        assert_eq!(settings.shown("statement_timeout").unwrap().1, "5s");
+        assert_eq!(settings.shown("idle_in_transaction_session_timeout").unwrap().1, "5min");
         settings.set("statement_timeout", None).unwrap();
         assert_eq!(settings.statement_timeout(), None);
         assert_eq!(

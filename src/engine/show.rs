@@ -96,7 +96,7 @@ pub(crate) fn settings_columns(settings: &Settings) -> Vec<ArrayRef> {
     let all: Vec<_> = settings.all().collect();
     vec![
         texts(all.iter().map(|(name, _, _)| *name)),
-        texts(all.iter().map(|(_, value, _)| *value)),
+        texts(all.iter().map(|(_, value, _)| value.as_str())),
         texts(all.iter().map(|(_, _, description)| *description)),
     ]
 }
@@ -160,7 +160,7 @@ pub(crate) fn show(session: &Session, show: &Show) -> Result<Answer> {
             rows(schema, vec![texts([object.qualified_name()]), texts([text])], "SHOW")
         }
         Show::Variable(name) if name == "all" => rows(schema, settings_columns(session.settings()), "SHOW"),
-        Show::Variable(name) => rows(schema, vec![texts([session.settings().show(name)?.1])], "SHOW"),
+        Show::Variable(name) => rows(schema, vec![texts([session.settings().shown(name)?.1])], "SHOW"),
     }
 }
 

@@ -15,6 +15,7 @@ use arrow::datatypes::{
 use arrow::error::ArrowError;
 use arrow::util::display::FormatOptions;
 use datafusion::common::ScalarValue;
+use datafusion::common::tree_node::{TreeNode, TreeNodeRecursion};
 use datafusion::error::Result as DataFusionResult;
 use datafusion::logical_expr::{
     ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
@@ -26,7 +27,7 @@ use super::cast_text::{
     interval_to_text, numeric_from_text, numeric_to_text, real_to_text, time_to_text, timestamp_to_text,
     uuid_from_text, uuid_to_text,
 };
-use super::errors::{from_arrow, to_arrow, to_datafusion};
+use super::errors::{from_arrow, from_datafusion, to_arrow, to_datafusion};
 use super::types::{UTC, sql_name};
 use super::zone::{names_zone, zone_of};
 use crate::types::text::parse::parse_timestamp;
@@ -47,12 +48,48 @@ pub fn cast(expression: Expr, from: &DataType, to: &DataType) -> Expr {
     {
         return Expr::Literal(null, None);
     }
+    if let Some(Ok(value)) = literal_value(&expression, to)
+        && !matches!(to, DataType::Timestamp(_, Some(_)))
+    {
+        return Expr::Literal(value, None);
+    }
     if is_ours(from, to) {
         let function = PgCast { target: to.clone(), signature: Signature::any(1, Volatility::Immutable) };
         ScalarUDF::new_from_impl(function).call(vec![expression])
     } else {
         datafusion::logical_expr::cast(expression, to.clone())
     }
+}
+
+/// What a text without a type is as a value of a type; `None` for other expressions. Times are in UTC.
+fn literal_value(expression: &Expr, to: &DataType) -> Option<Result<ScalarValue, Error>> {
+    let Expr::Literal(ScalarValue::Utf8(Some(text)), _) = expression else { return None };
+    if !is_ours(&DataType::Utf8, to) {
+        return None;
+    }
+    let texts: ArrayRef = Arc::new(StringArray::from(vec![text.as_str()]));
+    let value = cast_array(&texts, to);
+    Some(value.and_then(|value| ScalarValue::try_from_array(&value, 0).map_err(|error| from_datafusion(&error))))
+}
+
+/// Refuses casts of literals that cannot succeed, before anything runs.
+///
+/// # Errors
+/// 22P02 and others of class 22.
+pub(crate) fn check_literals(expression: &Expr) -> DataFusionResult<()> {
+    expression
+        .apply(|part| {
+            if let Expr::ScalarFunction(call) = part
+                && call.func.name() == NAME
+                && let [argument] = call.args.as_slice()
+                && let Some(function) = call.func.inner().downcast_ref::<PgCast>()
+                && let Some(Err(error)) = literal_value(argument, &function.target)
+            {
+                return Err(to_datafusion(error));
+            }
+            Ok(TreeNodeRecursion::Continue)
+        })
+        .map(|_| ())
 }
 
 fn is_text(data_type: &DataType) -> bool {
@@ -447,6 +484,16 @@ fn from_documents(values: &ArrayRef, to: &DataType) -> Result<ArrayRef, Error> {
 }
 
 fn invalid(text: &str, to: &DataType) -> Error {
+    // It looks like a date or a time and is none that there is.
+    let mut characters = text.trim().chars();
+    let timed = matches!(to, DataType::Date32 | DataType::Time64(_) | DataType::Timestamp(..));
+    let numbers = text.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty()).count();
+    if timed
+        && numbers > 1
+        && characters.all(|c| c.is_ascii_digit() || matches!(c, '-' | ':' | '.' | ' ' | 'T' | 'Z' | '+'))
+    {
+        return Error::new(SqlState::DatetimeOverflow, format!("date/time field value out of range: \"{text}\""));
+    }
     Error::new(SqlState::InvalidText, format!("invalid input syntax for type {}: \"{text}\"", sql_name(to)))
 }
 

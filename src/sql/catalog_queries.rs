@@ -28,6 +28,7 @@ pub(crate) fn rewritten(query: &Query) -> Option<Query> {
     }
     static RULES: LazyLock<PostgresCompatibilityParser> = LazyLock::new(PostgresCompatibilityParser::new);
     let mut query = query.clone();
+    show_relations(&mut query);
     // Before the library's rules, which take subqueries for NULL.
     let _ = VisitMut::visit(&mut query, &mut Answered);
     let statement = Statement::Query(Box::new(query));
@@ -36,6 +37,30 @@ pub(crate) fn rewritten(query: &Query) -> Option<Query> {
     let _ = VisitMut::visit(&mut query, &mut Types);
     let _ = VisitMut::visit(&mut query, &mut Subqueries);
     Some(*query)
+}
+
+/// The text of `'name'::regclass`.
+fn named_regclass(expression: &Expr) -> Option<String> {
+    let Expr::Cast { expr, data_type, .. } = expression else { return None };
+    let regclass = catalog_type(data_type).is_some_and(|name| name == "regclass");
+    constant_text(expr).filter(|text| regclass && text.parse::<u32>().is_err())
+}
+
+/// Such a cast as a column of the result, where it shows the name.
+fn show_relations(query: &mut Query) {
+    let ast::SetExpr::Select(select) = query.body.as_mut() else { return };
+    for item in &mut select.projection {
+        let (expression, alias) = match item {
+            ast::SelectItem::UnnamedExpr(expression) => (&*expression, ast::Ident::new("regclass")),
+            ast::SelectItem::ExprWithAlias { expr, alias } => (&*expr, alias.clone()),
+            _ => continue,
+        };
+        if let Some(name) = named_regclass(expression)
+            && let Some(expr) = call("pg_regclass_name", vec![Expr::value(ast::Value::SingleQuotedString(name))])
+        {
+            *item = ast::SelectItem::ExprWithAlias { expr, alias };
+        }
+    }
 }
 
 /// Reads a setting, or sets it when there is a value; the flag says for this transaction alone.
@@ -219,11 +244,9 @@ fn asyncpg_types(query: &Query) -> Option<Query> {
 }
 
 /// Tables of the catalog without rows.
-const EMPTY: [&str; 11] = [
+const EMPTY: [&str; 9] = [
     "pg_depend",
     "pg_description",
-    "pg_foreign_server",
-    "pg_foreign_table",
     "pg_inherits",
     "pg_policy",
     "pg_rewrite",
@@ -245,6 +268,11 @@ impl VisitorMut for Answered {
             && let Some(answer) = answered(select)
         {
             *expression = answer;
+        }
+        if let Some(name) = named_regclass(expression)
+            && let Some(number) = call("pg_regclass", vec![Expr::value(ast::Value::SingleQuotedString(name))])
+        {
+            *expression = number;
         }
         // Functions are named by texts in the tables.
         if let Expr::Cast { expr, data_type, .. } = expression
@@ -311,7 +339,7 @@ fn answered(select: &ast::Select) -> Option<Expr> {
 }
 
 /// A call of a function.
-fn call(name: &str, arguments: Vec<Expr>) -> Option<Expr> {
+pub(crate) fn call(name: &str, arguments: Vec<Expr>) -> Option<Expr> {
     let places: Vec<&str> = arguments.iter().map(|_| "x").collect();
     let Ok(Expr::Function(mut function)) = parse_expression(&format!("{name}({})", places.join(", "))) else {
         return None;

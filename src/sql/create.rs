@@ -49,6 +49,13 @@ pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKin
                 .hint("Write CREATE SCHEMA s.")
                 .position(name.position));
         }
+        if name.name.starts_with("pg_") {
+            let message = format!("unacceptable schema name \"{}\"", name.name);
+            return Err(Error::new(SqlState::ReservedName, message)
+                .detail("The prefix \"pg_\" is reserved for system schemas.")
+                .hint("Choose a name that begins otherwise.")
+                .position(name.position));
+        }
         Ok(StatementKind::CreateSchema { name, if_not_exists })
     } else if reader.eat(&["SAVEPOINT"]) {
         let position = reader.here();
@@ -276,7 +283,7 @@ fn not_enforced(reader: &Reader<'_>) -> Result<()> {
 
 fn column(reader: &mut Reader<'_>, table: &str, columns: &mut Columns) -> Result<()> {
     let at = reader.here();
-    let name = reader.identifier()?;
+    let name = reader.new_identifier()?;
     if columns.columns.iter().any(|column| column.name == name) {
         return Err(duplicate_column(&name).position(at));
     }
@@ -469,9 +476,6 @@ pub(super) fn with_options(reader: &mut Reader<'_>) -> Result<BTreeMap<String, O
     reader.expect(&["WITH"])?;
     reader.expect_token(&Token::LParen)?;
     let mut options = BTreeMap::new();
-    if reader.eat_token(&Token::RParen) {
-        return Ok(options);
-    }
     loop {
         let position = reader.here();
         let key = option_key(reader)?;

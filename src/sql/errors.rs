@@ -1,14 +1,10 @@
 //! Errors of DataFusion in PostgreSQL's terms: code, message, position, and a hint with the way out.
 
-use std::ops::ControlFlow;
-
 use arrow::error::ArrowError;
 use datafusion::common::{Column, SchemaError};
 use datafusion::error::DataFusionError;
-use sqlparser::ast::{Expr, Ident, ObjectName, OrderByKind, Query, Spanned, Value, ValueWithSpan, Visit, Visitor};
 
-use super::reader::fold;
-use super::tokens::position;
+use super::wording::reworded;
 use crate::types::{Error, SqlState};
 
 /// Our error on its way through DataFusion; [`from_datafusion`] gets it out again.
@@ -39,8 +35,10 @@ fn with_hint(error: Error) -> Error {
         SqlState::AmbiguousColumn => "Write the table before the column: t.column.",
         SqlState::DuplicateColumn => "Give each column a name of its own with AS.",
         SqlState::DatatypeMismatch => "Cast one side: column::text.",
-        SqlState::FeatureNotSupported => "The documentation of the SQL dialect lists what is supported.",
-        _ => "See the documentation of the SQL dialect.",
+        SqlState::FeatureNotSupported => {
+            "Leave that part out or write it in another way; docs/sql.md lists what is supported."
+        }
+        _ => "Write that part in another way; EXPLAIN shows whether a query is understood without running it.",
     };
     error.hint(hint)
 }
@@ -66,15 +64,24 @@ fn convert(error: &DataFusionError) -> Error {
         }
         DataFusionError::SchemaError(error, _) => from_schema(error),
         DataFusionError::SQL(error, _) => super::reader::parser_error((**error).clone(), 1),
-        DataFusionError::NotImplemented(text) => Error::unsupported(first_line(text)),
-        DataFusionError::Plan(text) => from_plan(text),
-        DataFusionError::Execution(text) => from_execution(text),
+        DataFusionError::NotImplemented(text) => {
+            let text = reworded(text);
+            known(&text).unwrap_or_else(|| Error::unsupported(first_line(&text)))
+        }
+        DataFusionError::Plan(text) => from_plan(&reworded(text)),
+        DataFusionError::Execution(text) => from_execution(&reworded(text)),
         DataFusionError::ResourcesExhausted(text) => Error::new(SqlState::OutOfMemory, first_line(text))
             .hint("Ask for fewer rows, or give the server more with --memory."),
         DataFusionError::Configuration(text) => Error::new(SqlState::InvalidParameterValue, first_line(text)),
         DataFusionError::IoError(error) => Error::new(SqlState::IoError, error.to_string()),
-        other => Error::internal(other.to_string()),
+        other => unforeseen(&other.to_string()),
     }
+}
+
+/// An error that only tells what it is by its text; a fault of the program unless it is known.
+fn unforeseen(text: &str) -> Error {
+    let text = reworded(text);
+    known(&text).unwrap_or_else(|| Error::internal(text))
 }
 
 /// Arrow's error as ours.
@@ -92,7 +99,8 @@ pub(crate) fn from_arrow(error: &ArrowError) -> Error {
             Error::new(SqlState::NumericOutOfRange, "numeric field overflow")
         }
         ArrowError::CastError(text) | ArrowError::ParseError(text) => {
-            Error::new(SqlState::InvalidText, first_line(text))
+            let text = reworded(text);
+            known(&text).unwrap_or_else(|| Error::new(SqlState::InvalidText, first_line(&text)))
         }
         // Sums of times and intervals beyond what a timestamp holds.
         ArrowError::ComputeError(text) if text == "Timestamp out of range" => {
@@ -105,7 +113,7 @@ pub(crate) fn from_arrow(error: &ArrowError) -> Error {
                 None => Error::internal(source.to_string()),
             },
         },
-        other => Error::internal(other.to_string()),
+        other => unforeseen(&other.to_string()),
     }
 }
 
@@ -158,7 +166,12 @@ pub(crate) fn undefined_column<'a>(name: &str, valid: impl Iterator<Item = &'a s
     match near_miss(bare, valid.clone()) {
         Some(near) => error.hint(format!("Perhaps you meant to reference the column \"{near}\".")),
         None => {
-            let names: Vec<&str> = valid.take(20).collect();
+            let mut names: Vec<&str> = Vec::new();
+            for name in valid {
+                if names.len() < 20 && !names.contains(&name) {
+                    names.push(name);
+                }
+            }
             if names.is_empty() {
                 error.hint("There is no table in FROM that could have it.")
             } else {
@@ -211,11 +224,111 @@ fn first_line(text: &str) -> String {
 }
 
 /// The text between the first `left` and the next `right` after it.
-fn between<'a>(text: &'a str, left: &str, right: &str) -> Option<&'a str> {
+pub(super) fn between<'a>(text: &'a str, left: &str, right: &str) -> Option<&'a str> {
     text.split_once(left)?.1.split_once(right).map(|(found, _)| found)
 }
 
+/// Errors whose texts tell what PostgreSQL would say; the text names types as PostgreSQL does.
+fn known(text: &str) -> Option<Error> {
+    /// What follows, to the end of the line.
+    fn after<'a>(text: &'a str, words: &str) -> Option<&'a str> {
+        let rest = text.split_once(words)?.1;
+        Some(rest.lines().next().unwrap_or(rest).trim_end_matches('.'))
+    }
+    let operands = between(text, "annot coerce arithmetic expression ", " to valid types")
+        .or_else(|| after(text, "nfer common argument type for comparison operation "))
+        .or_else(|| after(text, "nfer common string type for string concat operation "))
+        .map(str::to_owned)
+        .or_else(|| {
+            let (left, right) = between(text, "common type to coerce ", " in ")?.split_once(" and ")?;
+            Some(format!("{left} {} {right}", if text.contains("ILIKE") { "~~*" } else { "~~" }))
+        });
+    if let Some(operands) = operands {
+        let hint = "No operator matches the given name and argument types. You might need to add explicit type casts.";
+        return Some(
+            Error::new(SqlState::UndefinedFunction, format!("operator does not exist: {operands}")).hint(hint),
+        );
+    }
+    let boolean = |of: &str, found: &str| {
+        let message = format!("argument of {of} must be type boolean, not type {found}");
+        Some(Error::new(SqlState::DatatypeMismatch, message).hint("Compare the value, such as a <> 0."))
+    };
+    if let Some(operands) = after(text, "nfer common argument type for logical boolean operation ") {
+        let (operator, (left, right)) = match operands.split_once(" AND ") {
+            Some(both) => ("AND", both),
+            None => ("OR", operands.split_once(" OR ")?),
+        };
+        return boolean(operator, if left == "boolean" { right } else { left });
+    }
+    if let Some(found) = after(text, "operator 'NOT' requires a boolean expression, got ") {
+        return boolean("NOT", found);
+    }
+    if text.contains("reate filter with non-boolean predicate") {
+        return boolean("WHERE", after(text, "' returning ")?);
+    }
+    if let Some(types) = after(text, "nsupported CAST from ") {
+        let (from, to) = types.split_once(" to ")?;
+        let message = format!("cannot cast type {from} to {to}");
+        return Some(Error::new(SqlState::CannotCoerce, message).hint("Cast to text first, or use CASE."));
+    }
+    if let Some(types) = between(text, "across values list", "\n").or_else(|| after(text, "across values list")) {
+        let (from, to) = types.split_once("Was ")?.1.split_once(" but found ")?;
+        let message = format!("VALUES types {from} and {} cannot be matched", to.trim_end_matches('.'));
+        return Some(Error::new(SqlState::DatatypeMismatch, message).hint("Cast one of the values, such as 1::text."));
+    }
+    let (code, message, hint) = if text.contains("LIMIT must be >= 0") {
+        (SqlState::InvalidLimit, "LIMIT must not be negative".to_owned(), "Give a number from 0, or leave LIMIT out.")
+    } else if text.contains("OFFSET must be >=") {
+        (SqlState::InvalidOffset, "OFFSET must not be negative".into(), "Give a number from 0, or leave OFFSET out.")
+    } else if text.contains("For SELECT DISTINCT, ORDER BY expressions") {
+        let message = "for SELECT DISTINCT, ORDER BY expressions must appear in select list";
+        (SqlState::InvalidColumnReference, message.into(), "Add the expression to the SELECT, or leave DISTINCT out.")
+    } else if text.contains("SELECT DISTINCT ON expressions must match") {
+        let message = "SELECT DISTINCT ON expressions must match initial ORDER BY expressions";
+        (SqlState::InvalidColumnReference, message.into(), "Begin ORDER BY with the expressions of DISTINCT ON.")
+    } else if let Some(window) = between(text, "The window ", " is not defined") {
+        let hint = "Define it: … FROM t WINDOW w AS (PARTITION BY … ORDER BY …).";
+        (SqlState::UndefinedObject, format!("window \"{window}\" does not exist"), hint)
+    } else if let Some(table) = after(text, "Invalid qualifier ") {
+        let hint = "Add the table to FROM, or write its alias before the star.";
+        (SqlState::UndefinedTable, format!("missing FROM-clause entry for table \"{table}\""), hint)
+    } else if text.contains("subquery should only return one column") {
+        (SqlState::SyntaxError, "subquery has too many columns".into(), "Select one column in the subquery.")
+    } else if text.contains("regex parse error") {
+        let reason = after(text, "error: ").unwrap_or("it cannot be read");
+        let hint = "Write a backslash before a parenthesis or bracket that stands for itself.";
+        (SqlState::InvalidRegex, format!("invalid regular expression: {reason}"), hint)
+    } else if text.contains("overflow on abs") {
+        let width = if text.contains("Int16") || text.contains("smallint") {
+            "smallint"
+        } else if text.contains("Int64") || text.contains("bigint") {
+            "bigint"
+        } else {
+            "integer"
+        };
+        (SqlState::NumericOutOfRange, format!("{width} out of range"), "Cast the value to a wider type first.")
+    } else if text.contains("square root of a negative number") {
+        let message = "cannot take square root of a negative number";
+        (SqlState::InvalidPower, message.into(), "Leave such rows out with WHERE, or test the value with CASE.")
+    } else if text.contains("zero raised to a negative power") {
+        let message = "zero raised to a negative power is undefined";
+        (SqlState::InvalidPower, message.into(), "Leave such rows out with WHERE, or test the value with CASE.")
+    } else if text.contains("annot cast to numeric") && text.contains("Overflowing on") {
+        let number = after(text, "Overflowing on ")?;
+        let message = format!("value \"{number}\" overflows numeric format");
+        (SqlState::NumericOutOfRange, message, "A numeric has at most 38 digits; write 1e50 for a double.")
+    } else if ["month value", "day value", "year value"].iter().any(|part| text.to_lowercase().contains(part)) {
+        (SqlState::DatetimeOverflow, first_line(text), "Give a date that there is, such as 2024-02-29.")
+    } else {
+        return None;
+    };
+    Some(Error::new(code, message).hint(hint))
+}
+
 fn from_plan(text: &str) -> Error {
+    if let Some(error) = known(text) {
+        return error;
+    }
     if let Some(name) = between(text, "table '", "' not found") {
         return Error::new(SqlState::UndefinedTable, format!("relation \"{name}\" does not exist"));
     }
@@ -256,6 +369,13 @@ fn from_plan(text: &str) -> Error {
         )
         .hint("A number in ORDER BY counts the SELECT's columns from 1.");
     }
+    if let Some(number) = between(text, "Cannot find column with position ", " in SELECT clause") {
+        return Error::new(
+            SqlState::InvalidColumnReference,
+            format!("GROUP BY position {number} is not in select list"),
+        )
+        .hint("A number in GROUP BY counts the SELECT's columns from 1.");
+    }
     if text.contains("Cannot find column with position") || text.contains("position") && text.contains("ORDER BY") {
         return Error::new(SqlState::InvalidColumnReference, first_line(text))
             .hint("A number in ORDER BY or GROUP BY counts the SELECT's columns from 1.");
@@ -276,6 +396,9 @@ fn from_plan(text: &str) -> Error {
 }
 
 fn from_execution(text: &str) -> Error {
+    if let Some(error) = known(text) {
+        return error;
+    }
     let lower = text.to_lowercase();
     if lower.contains("subquery returned more than one row") {
         return Error::new(
@@ -323,93 +446,6 @@ fn distance(left: &str, right: &str) -> usize {
         row = next;
     }
     row.last().copied().unwrap_or_default()
-}
-
-/// Adds the place in the query where the name stands that the message quotes, when it has none.
-pub(crate) fn locate<T: Visit>(error: Error, query: &T) -> Error {
-    if error.position_at().is_some() {
-        return error;
-    }
-    let message = error.message().to_owned();
-    if let Some(number) = between(&message, "ORDER BY position ", " is not") {
-        let mut search = OrderSearch { number: number.to_owned(), found: None };
-        let _ = query.visit(&mut search);
-        return error.position_or(search.found);
-    }
-    let quoted = between(&message, "\"", "\"")
-        .or_else(|| between(&message, "column ", " does not exist"))
-        .or_else(|| between(&message, "function ", "("))
-        .or_else(|| between(&message, "aggregate ", " in a materialized view"));
-    let Some(name) = quoted.map(|name| name.rsplit('.').next().unwrap_or(name).to_owned()) else {
-        return error;
-    };
-    let mut search = Search { name, found: None };
-    let _ = query.visit(&mut search);
-    error.position_or(search.found)
-}
-
-struct Search {
-    name: String,
-    found: Option<usize>,
-}
-
-impl Search {
-    fn look(&mut self, identifiers: &[&Ident], at: Option<usize>) -> ControlFlow<()> {
-        if identifiers.last().is_some_and(|identifier| fold(identifier) == self.name) {
-            self.found = at;
-            return ControlFlow::Break(());
-        }
-        ControlFlow::Continue(())
-    }
-}
-
-/// Looks for a number in an ORDER BY.
-struct OrderSearch {
-    number: String,
-    found: Option<usize>,
-}
-
-impl Visitor for OrderSearch {
-    type Break = ();
-
-    fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
-        let Some(OrderByKind::Expressions(expressions)) = query.order_by.as_ref().map(|order| &order.kind) else {
-            return ControlFlow::Continue(());
-        };
-        for key in expressions {
-            if let Expr::Value(ValueWithSpan { value: Value::Number(text, _), span }) = &key.expr
-                && *text == self.number
-            {
-                self.found = position(*span);
-                return ControlFlow::Break(());
-            }
-        }
-        ControlFlow::Continue(())
-    }
-}
-
-impl Visitor for Search {
-    type Break = ();
-
-    fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<()> {
-        let parts: Vec<&Ident> = relation.0.iter().filter_map(|part| part.as_ident()).collect();
-        self.look(&parts, position(relation.span()))
-    }
-
-    fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
-        match expression {
-            Expr::Identifier(identifier) => self.look(&[identifier], position(identifier.span)),
-            Expr::CompoundIdentifier(parts) => {
-                let at = parts.first().and_then(|part| position(part.span));
-                self.look(&parts.iter().collect::<Vec<_>>(), at)
-            }
-            Expr::Function(function) => {
-                let parts: Vec<&Ident> = function.name.0.iter().filter_map(|part| part.as_ident()).collect();
-                self.look(&parts, position(function.name.span()))
-            }
-            _ => ControlFlow::Continue(()),
-        }
-    }
 }
 
 #[cfg(test)]

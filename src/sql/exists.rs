@@ -3,7 +3,7 @@
 
 use std::ops::ControlFlow;
 
-use sqlparser::ast::{Expr, GroupByExpr, Query, SelectItem, SetExpr, VisitMut, VisitorMut};
+use sqlparser::ast::{Expr, GroupByExpr, Query, SelectItem, SetExpr, TableFactor, VisitMut, VisitorMut};
 
 use super::parser::{parse_expression_of_program, parse_query};
 use crate::types::{Error, Result};
@@ -86,12 +86,20 @@ impl VisitorMut for List {
 /// How many rows a subquery has, compared with none.
 fn counted(subquery: &Query, negated: bool) -> Result<Expr> {
     let test = parse_expression_of_program(if negated { "count(*) = 0" } else { "count(*) > 0" })?;
-    let mut counting = match plain(subquery) {
+    let plain = plain(subquery);
+    let mut counting = match plain {
         // In the subquery itself, where the columns of the query around it are known.
         true => subquery.clone(),
-        false => *parse_query(&format!("SELECT 1 FROM ({subquery}) AS rows_there"))?,
+        false => *parse_query("SELECT 1 FROM (SELECT 1) AS rows_there")?,
     };
     if let SetExpr::Select(select) = counting.body.as_mut() {
+        // Not as text: a rewritten query has parts that the parser does not take.
+        if !plain
+            && let Some(TableFactor::Derived { subquery: rows, .. }) =
+                select.from.first_mut().map(|from| &mut from.relation)
+        {
+            **rows = subquery.clone();
+        }
         select.projection = vec![SelectItem::UnnamedExpr(test)];
     }
     counting.order_by = None;

@@ -13,6 +13,7 @@ use datafusion::logical_expr::{
 use super::errors::to_datafusion;
 use super::planner::DEFAULT_SCHEMA;
 use super::reader::DATABASE;
+use super::zone::user_of;
 use crate::types::Error;
 
 /// The functions, to be registered over DataFusion's.
@@ -23,13 +24,16 @@ pub(crate) fn all() -> Vec<Arc<ScalarUDF>> {
         Constant::new("current_database", DATABASE.into()),
         Constant::new("current_catalog", DATABASE.into()),
         Constant::new("current_schema", DEFAULT_SCHEMA.into()),
-        Constant::new("current_user", DATABASE.into()),
-        Constant::new("session_user", DATABASE.into()),
-        Constant::new("user", DATABASE.into()),
     ]
     .into_iter()
     .map(|function| Arc::new(ScalarUDF::new_from_impl(function)))
+    .chain(["current_user", "session_user", "user", "current_role"].map(|name| {
+        let signature = Signature::nullary(Volatility::Stable);
+        Arc::new(ScalarUDF::new_from_impl(User { name, signature }))
+    }))
     .chain([Arc::new(super::zoned::truncation())])
+    .chain(super::any_all::functions())
+    .chain(super::math::functions())
     .chain(super::window_functions::all())
     .chain(super::bounded_functions::all())
     .chain(super::jsonb::functions())
@@ -72,6 +76,31 @@ impl ScalarUDFImpl for RoundToEven {
             return Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&rounded, 0)?));
         }
         Ok(ColumnarValue::Array(Arc::new(rounded)))
+    }
+}
+
+/// The user that is connected.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct User {
+    name: &'static str,
+    signature: Signature,
+}
+
+impl ScalarUDFImpl for User {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, _types: &[DataType]) -> DataFusionResult<DataType> {
+        Ok(DataType::Utf8)
+    }
+
+    fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
+        Ok(ColumnarValue::Scalar(ScalarValue::Utf8(Some(user_of(&args.config_options)))))
     }
 }
 

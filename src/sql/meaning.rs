@@ -27,11 +27,13 @@ use datafusion::logical_expr::{
 
 use sqlparser::ast::BinaryOperator;
 
+use super::any_all;
 use super::arithmetic::{Arithmetic, is_number, negate, undefined_operator};
 use super::casts::cast;
 use super::errors::to_datafusion;
 use super::functions::round_to_even;
 use super::jsonb;
+use super::matched::{category, differ, is_untyped, of_one_kind, with_typed_texts};
 use super::scalar_functions;
 use super::timestamps::timestamp_difference;
 use super::types::{UTC, sql_name};
@@ -135,7 +137,7 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                 },
                 Expr::Between(mut between) => {
                     let operands = vec![*between.expr, *between.low, *between.high];
-                    let operands = with_zoned_literals(jsonb::compared(operands, Operator::LtEq, schema)?, schema);
+                    let operands = with_typed_texts(jsonb::compared(operands, Operator::LtEq, schema)?, schema);
                     let [expr, low, high] = <[Expr; 3]>::try_from(as_doubles(operands, schema, Doubles::Compared))
                         .map_err(|_| to_datafusion(Error::internal("operands of BETWEEN are lost")))?;
                     (between.expr, between.low, between.high) = (Box::new(expr), Box::new(low), Box::new(high));
@@ -145,6 +147,7 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                     let mut operands = vec![*list.expr];
                     operands.append(&mut list.list);
                     let operands = jsonb::compared(operands, Operator::Eq, schema)?;
+                    let operands = with_typed_texts(operands, schema);
                     let mut operands = as_doubles(operands, schema, Doubles::Compared).into_iter();
                     list.expr = Box::new(operands.next().unwrap_or_default());
                     list.list = operands.collect();
@@ -156,7 +159,10 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                         return Ok(Transformed::yes(body));
                     }
                     jsonb::check_call(call.func.name(), &call.args, schema)?;
-                    Transformed::yes(call_with_meaning(call, schema))
+                    Transformed::yes(match any_all::with_meaning(call, schema)? {
+                        Expr::ScalarFunction(call) => call_with_meaning(call, schema)?,
+                        other => other,
+                    })
                 }
                 Expr::Like(like) | Expr::SimilarTo(like) if matches!(like.expr.get_type(schema), Ok(JSONB)) => {
                     return Err(to_datafusion(undefined_operator("~~", &["jsonb".into(), "text".into()])));
@@ -197,6 +203,7 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                         let hint = match (from.as_str(), to.as_str()) {
                             (_, "jsonb") => "Write to_jsonb(x).",
                             ("jsonb", _) => "Take the text out with ->> or #>> '{}', and cast that.",
+                            ("boolean", _) | (_, "boolean") => "Write CASE WHEN x THEN 1 ELSE 0 END, or x <> 0.",
                             _ => "Take a number out of a time with extract(epoch FROM x); add an interval to make one.",
                         };
                         return Err(to_datafusion(
@@ -269,22 +276,6 @@ fn as_doubles(expressions: Vec<Expr>, schema: &DFSchema, doubles: Doubles) -> Ve
         .collect()
 }
 
-/// Gives texts that stand beside a timestamptz the cast that knows the session's zone; DataFusion's
-/// own would take them for UTC.
-fn with_zoned_literals(operands: Vec<Expr>, schema: &DFSchema) -> Vec<Expr> {
-    let zoned = |operand: &Expr| operand.get_type(schema).ok().filter(|t| matches!(t, DataType::Timestamp(_, Some(_))));
-    let Some(target) = operands.iter().find_map(zoned) else { return operands };
-    operands
-        .into_iter()
-        .map(|operand| match operand {
-            Expr::Literal(ScalarValue::Utf8(Some(text)), metadata) => {
-                cast(Expr::Literal(ScalarValue::Utf8(Some(text)), metadata), &DataType::Utf8, &target)
-            }
-            other => other,
-        })
-        .collect()
-}
-
 fn is_comparison(operator: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     matches!(operator, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
@@ -293,14 +284,17 @@ fn is_comparison(operator: Operator) -> bool {
 /// A comparison: numbers by their common type, and none between types that have nothing in common.
 fn compared(binary: BinaryExpr, schema: &DFSchema) -> DataFusionResult<BinaryExpr> {
     let BinaryExpr { left, op, right } = binary;
-    if let (Ok(a), Ok(b)) = (left.get_type(schema), right.get_type(schema)) {
-        let day = |data_type: &DataType| matches!(category(data_type), 4..=6);
-        if is_number(&a) && day(&b) || day(&a) && is_number(&b) {
-            return Err(to_datafusion(undefined_operator(&op.to_string(), &[sql_name(&a), sql_name(&b)])));
-        }
+    if let (Ok(a), Ok(b)) = (left.get_type(schema), right.get_type(schema))
+        && differ(&a, &b)
+        && !is_untyped(&left)
+        && !is_untyped(&right)
+        && a != JSONB
+        && b != JSONB
+    {
+        return Err(to_datafusion(undefined_operator(&op.to_string(), &[sql_name(&a), sql_name(&b)])));
     }
     let operands = jsonb::compared(vec![*left, *right], op, schema)?;
-    let operands = with_zoned_literals(operands, schema);
+    let operands = with_typed_texts(operands, schema);
     let mut operands = as_doubles(operands, schema, Doubles::Compared).into_iter();
     let (left, right) = (operands.next().unwrap_or_default(), operands.next().unwrap_or_default());
     Ok(BinaryExpr { left: Box::new(left), op, right: Box::new(right) })
@@ -313,6 +307,7 @@ fn case_with_meaning(mut case: Case, schema: &DFSchema) -> DataFusionResult<Case
         Some(base) => {
             let mut operands = vec![*base];
             operands.extend(whens);
+            let operands = with_typed_texts(operands, schema);
             let mut operands = as_doubles(operands, schema, Doubles::Compared);
             let whens = operands.split_off(1);
             case.expr = operands.pop().map(Box::new);
@@ -337,6 +332,7 @@ fn case_with_meaning(mut case: Case, schema: &DFSchema) -> DataFusionResult<Case
     let count = thens.len();
     let mut results = thens;
     results.extend(case.else_expr.take().map(|otherwise| *otherwise));
+    let results = of_one_kind("CASE", results, schema)?;
     let mut results = as_doubles(results, schema, Doubles::Chosen);
     case.else_expr = results.split_off(count).pop().map(Box::new);
     case.when_then_expr = whens.into_iter().zip(results).map(|(when, then)| (Box::new(when), Box::new(then))).collect();
@@ -357,12 +353,26 @@ fn fractional_part(part: &Expr) -> Option<(i128, DataType)> {
 }
 
 /// Functions whose arguments have one type, and those that give whole numbers.
-fn call_with_meaning(mut call: ScalarFunction, schema: &DFSchema) -> Expr {
+fn call_with_meaning(mut call: ScalarFunction, schema: &DFSchema) -> DataFusionResult<Expr> {
     match (call.func.name(), call.args.as_slice()) {
         ("coalesce" | "greatest" | "least" | "make_array", _) => {
-            call.args = as_doubles(call.args, schema, Doubles::Chosen);
+            let context = match call.func.name() {
+                "make_array" => "ARRAY".to_owned(),
+                name => name.to_uppercase(),
+            };
+            let values = of_one_kind(&context, call.args, schema)?;
+            call.args = as_doubles(values, schema, Doubles::Chosen);
         }
         ("nullif", _) => {
+            if let [left, right] = call.args.as_slice()
+                && let (Ok(a), Ok(b)) = (left.get_type(schema), right.get_type(schema))
+                && differ(&a, &b)
+                && !is_untyped(left)
+                && !is_untyped(right)
+            {
+                return Err(to_datafusion(undefined_operator("=", &[sql_name(&a), sql_name(&b)])));
+            }
+            call.args = with_typed_texts(call.args, schema);
             let double = |of: &Expr| matches!(of.get_type(schema), Ok(DataType::Float32 | DataType::Float64));
             // The result has the first argument's type.
             if call.args.first().is_some_and(double) {
@@ -377,12 +387,12 @@ fn call_with_meaning(mut call: ScalarFunction, schema: &DFSchema) -> Expr {
                 }
                 let factor = Expr::Literal(ScalarValue::Decimal128(Some(factor), 7, 0), None);
                 let quotient = Arithmetic::Divide.call(Expr::ScalarFunction(call), factor);
-                return cast(quotient, &DataType::Decimal128(38, 16), &data_type);
+                return Ok(cast(quotient, &DataType::Decimal128(38, 16), &data_type));
             }
         }
         ("round" | "trunc" | "ceil" | "floor", [value]) => match value.get_type(schema) {
             Ok(DataType::Float32 | DataType::Float64) if call.func.name() == "round" => {
-                return round_to_even(call.args.remove(0));
+                return Ok(round_to_even(call.args.remove(0)));
             }
             Ok(from @ DataType::Decimal128(precision, scale)) if scale > 0 => {
                 // One digit more for what is rounded up, before and after.
@@ -393,13 +403,13 @@ fn call_with_meaning(mut call: ScalarFunction, schema: &DFSchema) -> Expr {
                 }
                 let expression = Expr::ScalarFunction(call);
                 let from = expression.get_type(schema).unwrap_or(from);
-                return cast(expression, &from, &whole);
+                return Ok(cast(expression, &from, &whole));
             }
             _ => {}
         },
         _ => {}
     }
-    Expr::ScalarFunction(call)
+    Ok(Expr::ScalarFunction(call))
 }
 
 /// `value AT TIME ZONE 'zone'`.
@@ -503,7 +513,7 @@ fn with_integer_literal(expression: Expr) -> Expr {
     }
 }
 
-fn integer_literal(value: &ScalarValue) -> Option<ScalarValue> {
+pub(crate) fn integer_literal(value: &ScalarValue) -> Option<ScalarValue> {
     match value {
         ScalarValue::Int64(Some(value)) => i32::try_from(*value).ok().map(|value| ScalarValue::Int32(Some(value))),
         ScalarValue::UInt64(Some(value)) => Some(ScalarValue::Decimal128(Some(i128::from(*value)), 20, 0)),
@@ -560,6 +570,8 @@ fn arithmetic_with_meaning(operator: Arithmetic, a: Expr, b: Expr, schema: &DFSc
             return undefined(l, r);
         }
         (DataType::Utf8, DataType::Utf8) => return undefined(&left, &right),
+        (DataType::Boolean, r) if *r != DataType::Null => return undefined(&left, r),
+        (l, DataType::Boolean) if *l != DataType::Null => return undefined(l, &right),
         (DataType::Date32, r) if r.is_integer() && (plus || minus) => date(operator.call(days(a), b), r),
         (l, DataType::Date32) if l.is_integer() && plus => date(operator.call(a, days(b)), l),
         (DataType::Date32, DataType::Date32) if minus => operator.call(days(a), days(b)),
@@ -631,25 +643,6 @@ fn with_parameter_type(operand: Expr, other: &Expr, schema: &DFSchema) -> Expr {
         parameter.field = data_type.map(|data_type| Arc::new(Field::new("", data_type, true)));
     }
     Expr::Placeholder(parameter)
-}
-
-/// What PostgreSQL calls a type's category: types of one category match in a UNION.
-fn category(data_type: &DataType) -> u8 {
-    match data_type {
-        data_type if is_number(data_type) => 1,
-        DataType::Utf8 | DataType::Utf8View => 2,
-        DataType::Boolean => 3,
-        DataType::Date32 | DataType::Date64 | DataType::Timestamp(..) => 4,
-        DataType::Time32(_) | DataType::Time64(_) => 5,
-        DataType::Interval(_) | DataType::Duration(_) => 6,
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => 7,
-        DataType::FixedSizeBinary(_) => 8,
-        DataType::List(_) => 9,
-        DataType::Struct(_) => 10,
-        DataType::Map(..) => 11,
-        DataType::LargeUtf8 => 12,
-        _ => 0,
-    }
 }
 
 fn is_unknown(branch: &LogicalPlan, column: usize) -> bool {
@@ -739,6 +732,11 @@ fn is_no_cast(from: &DataType, to: &DataType) -> bool {
     }
     if *from == JSONB {
         return !matches!(to, DataType::Utf8 | DataType::Boolean) && !is_number(to);
+    }
+    // An integer has a truth value, other numbers have none.
+    let is_exact = |data_type: &DataType| *data_type == DataType::Int32 || !is_number(data_type);
+    if *from == DataType::Boolean && !is_exact(to) || *to == DataType::Boolean && !is_exact(from) {
+        return true;
     }
     let is_time = |data_type: &DataType| data_type.is_temporal();
     let is_plain = |data_type: &DataType| is_number(data_type) || *data_type == DataType::Boolean;

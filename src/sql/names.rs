@@ -142,7 +142,10 @@ impl Wildcards {
         for item in &select.projection {
             match item {
                 SelectItem::Wildcard(_) => found.all = true,
-                SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(table), _) => {
+                // Those with columns left out are ours, which know what they bring.
+                SelectItem::QualifiedWildcard(SelectItemQualifiedWildcardKind::ObjectName(table), options)
+                    if options.opt_exclude.is_none() =>
+                {
                     found.tables.extend(table.0.last().and_then(|part| part.as_ident()).map(fold));
                 }
                 _ => {}

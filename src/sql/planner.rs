@@ -15,13 +15,15 @@ use datafusion::prelude::SessionConfig;
 use datafusion::sql::parser::Statement as PlannedStatement;
 use sqlparser::ast::{self, visit_expressions_mut};
 
-use super::casts::cast;
+use super::any_all;
+use super::casts::{cast, check_literals};
 use super::catalog_queries;
-use super::errors::{from_datafusion, locate, missing_table, undefined_table};
+use super::errors::{from_datafusion, missing_table, undefined_table};
 use super::exists;
 use super::functions;
 use super::grouping;
 use super::jsonb;
+use super::locate::locate;
 use super::lower;
 use super::meaning;
 use super::multiplicity;
@@ -29,11 +31,13 @@ use super::names::{name_columns, shown_name};
 use super::null_aware;
 use super::parser::parse_expression;
 use super::reader::{DATABASE, duplicate_column, fold};
+use super::row_values;
 use super::scalar_functions::called_name;
 use super::series;
 use super::statement::Emit;
 use super::tokens::with_stack;
 use super::types::{SqlTypes, UTC, sql_name, stored};
+use super::using;
 use super::view_checks;
 use super::windows;
 use super::zoned;
@@ -137,7 +141,7 @@ pub async fn plan_view(
     let query = &query;
     let plan = logical_plan(state, query).await?;
     let plan = analysed(state, plan).map_err(|error| locate(error, query))?;
-    let names = view_columns(&plan, columns)?;
+    let names = view_columns(&plan, columns).map_err(|error| locate(error, query))?;
     with_stack(|| lower::lower(state, &plan, names, emit, resolver)).map_err(|error| locate(error, query))
 }
 
@@ -168,7 +172,7 @@ pub fn view_columns(plan: &LogicalPlan, columns: &[String]) -> Result<Vec<String
 /// Those of [`plan_query`] and [`view_columns`].
 pub async fn plan_plain_view(state: &SessionState, query: &ast::Query, columns: &[String]) -> Result<LogicalPlan> {
     let plan = plan_query(state, query).await?;
-    let names = view_columns(&plan, columns)?;
+    let names = view_columns(&plan, columns).map_err(|error| locate(error, query))?;
     let expressions: Vec<Expr> =
         plan.schema().columns().into_iter().zip(names).map(|(column, name)| Expr::Column(column).alias(name)).collect();
     let projection = Projection::try_new(expressions, Arc::new(plan)).map_err(|error| from_datafusion(&error))?;
@@ -184,14 +188,11 @@ pub(crate) async fn infer_parameters(
     query: &ast::Query,
     types: &mut [Option<DataType>],
 ) -> Result<()> {
-    let prepared = with_stack(|| {
-        let mut prepared = catalog_queries::rewritten(query).unwrap_or_else(|| query.clone());
-        prepare(&mut prepared).map(|()| prepared)
-    })?;
-    let statement = PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared))));
+    let statement = prepared(state, query).await?;
     // Where a type is needed to plan at all, the parameters are texts; the query is planned again
     // then, and its errors are seen.
     let Ok(plan) = state.statement_to_plan(statement).await else { return Ok(()) };
+    any_all::infer(&plan, types).map_err(|error| from_datafusion(&error))?;
     for (name, data_type) in plan.get_parameter_types().map_err(|error| from_datafusion(&error))? {
         let index = name.strip_prefix('$').and_then(|number| number.parse::<usize>().ok());
         if let (Some(index), Some(data_type)) = (index, data_type)
@@ -204,12 +205,16 @@ pub(crate) async fn infer_parameters(
     Ok(())
 }
 
+/// A query in the form that DataFusion's planner takes.
+async fn prepared(state: &SessionState, query: &ast::Query) -> Result<PlannedStatement> {
+    let mut prepared = with_stack(|| catalog_queries::rewritten(query).unwrap_or_else(|| query.clone()));
+    using::rewrite(state, &mut prepared).await;
+    with_stack(|| prepare(&mut prepared))?;
+    Ok(PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared)))))
+}
+
 async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<LogicalPlan> {
-    let prepared = with_stack(|| {
-        let mut prepared = catalog_queries::rewritten(query).unwrap_or_else(|| query.clone());
-        prepare(&mut prepared).map(|()| prepared)
-    })?;
-    let statement = PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared))));
+    let statement = prepared(state, query).await?;
     let plan = match state.statement_to_plan(statement).await {
         Ok(plan) => plan,
         Err(error) => {
@@ -225,8 +230,15 @@ async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<Logica
     };
     with_stack(|| check_subqueries(state, &plan)).map_err(|error| locate(error, query))?;
     with_stack(|| null_aware::check(&plan)).map_err(|error| locate(error, query))?;
-    with_stack(|| meaning::apply(plan).and_then(|plan| multiplicity::counted(query, plan)))
-        .map_err(|error| locate(from_datafusion(&error), query))
+    let plan = with_stack(|| meaning::apply(plan).and_then(|plan| multiplicity::counted(query, plan)))
+        .map_err(|error| locate(from_datafusion(&error), query))?;
+    let checked = plan.apply_with_subqueries(|node| {
+        node.apply_expressions(|expression| check_literals(expression).map(|()| TreeNodeRecursion::Continue))
+    });
+    match checked {
+        Ok(_) => Ok(plan),
+        Err(error) => Err(locate(from_datafusion(&error), query)),
+    }
 }
 
 /// The analysis of a subquery in an expression takes twice as long as that of the query around it: DataFusion's type coercion
@@ -270,6 +282,7 @@ fn table_names(state: &SessionState) -> Vec<String> {
 
 /// Brings a query into the form that DataFusion's planner takes.
 fn prepare(query: &mut ast::Query) -> Result<()> {
+    row_values::rewrite(query)?;
     windows::rewrite(query)?;
     series::name_columns(query)?;
     name_columns(query);
@@ -366,6 +379,10 @@ fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
         *expression = plain;
         return Ok(());
     }
+    if let Some(call) = any_all::rewritten(expression) {
+        *expression = call;
+        return Ok(());
+    }
     if let ast::Expr::Function(call) = &mut *expression {
         name_in_one_part(&mut call.name);
     }
@@ -401,13 +418,22 @@ fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
     Ok(())
 }
 
-/// `FETCH FIRST n ROWS ONLY` is LIMIT by another name.
+/// `FETCH FIRST n ROWS ONLY` is LIMIT by another name; a number in quotes is one.
 struct Fetches;
 
 impl ast::VisitorMut for Fetches {
     type Break = Error;
 
     fn pre_visit_query(&mut self, query: &mut ast::Query) -> ControlFlow<Error> {
+        if let Some(ast::LimitClause::LimitOffset { limit, offset, .. }) = &mut query.limit_clause {
+            for count in limit.iter_mut().chain(offset.iter_mut().map(|offset| &mut offset.value)) {
+                if let ast::Expr::Value(value) = count
+                    && let ast::Value::SingleQuotedString(text) = &value.value
+                {
+                    value.value = ast::Value::Number(text.trim().to_owned(), false);
+                }
+            }
+        }
         let Some(fetch) = query.fetch.take() else {
             return ControlFlow::Continue(());
         };
@@ -575,6 +601,7 @@ fn expression_over(state: &SessionState, expression: &ast::Expr, schema: &Schema
     let planned = raw_expression(state, expression, schema)?;
     let planned = meaning::expression_with_meaning(planned, &df_schema(schema)?)
         .map_err(|error| locate(from_datafusion(&error), expression))?;
+    check_literals(&planned).map_err(|error| locate(from_datafusion(&error), expression))?;
     if lower::has_subquery(&planned) || lower::has_aggregate(&planned) {
         return Err(Error::unsupported("subqueries and aggregates are not supported here")
             .hint("Send a SELECT with the condition in WHERE instead."));

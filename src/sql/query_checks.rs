@@ -125,7 +125,7 @@ fn check_function(function: &Function) -> ControlFlow<Error> {
 /// 0A000 and 42601, with position and hint.
 pub(crate) fn check<T: Visit>(statement: &T) -> Result<()> {
     match statement.visit(&mut Checks) {
-        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Continue(()) => super::scope_checks::check(statement),
         ControlFlow::Break(error) => Err(error),
     }
 }

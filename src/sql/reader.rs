@@ -5,6 +5,7 @@ use sqlparser::parser::{Parser, ParserError};
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::dialect::ClinkDialect;
+use super::scope_checks::{is_reserved, reserved};
 use super::statement::Name;
 use super::tokens::{position, word};
 use crate::types::{Error, Result, SqlState};
@@ -104,10 +105,19 @@ impl Reader<'_> {
         Ok(fold(&identifier))
     }
 
+    /// Reads a name that is no reserved word unless quoted.
+    pub(crate) fn new_identifier(&mut self) -> Result<String> {
+        if let Some(word) = self.peek().filter(|word| is_reserved(word)) {
+            let shown = self.parser.peek_token_ref().to_string();
+            return Err(reserved(if shown.is_empty() { &word } else { &shown }).position(self.here()));
+        }
+        self.identifier()
+    }
+
     /// Reads `name` or `schema.name`.
     pub(crate) fn name(&mut self) -> Result<Name> {
         let at = self.here();
-        let mut parts = vec![self.identifier()?];
+        let mut parts = vec![self.new_identifier()?];
         while self.eat_token(&Token::Period) {
             parts.push(self.identifier()?);
         }
@@ -219,7 +229,7 @@ pub(crate) fn parser_error(error: ParserError, end: usize) -> Error {
             syntax_error(found, at_end, expected).position(if at_end { end } else { at.unwrap_or(end) })
         }
         None => Error::new(SqlState::SyntaxError, format!("syntax error: {text}"))
-            .hint("See the statement's form in the documentation of the SQL dialect.")
+            .hint("Check the words before this place; \\h in psql shows the forms of statements.")
             .position(at.unwrap_or(1)),
     }
 }

@@ -23,7 +23,8 @@ use datafusion::optimizer::simplify_expressions::ExprSimplifier;
 use sqlparser::ast::{self, visit_expressions_mut};
 
 use super::casts::{cast, cast_array};
-use super::errors::{from_datafusion, locate, to_datafusion};
+use super::errors::{from_datafusion, to_datafusion};
+use super::locate::locate;
 use super::lower;
 use super::meaning::expression_with_meaning;
 use super::parameters::parameter_index;

@@ -17,16 +17,55 @@ pub(crate) fn tokenize(text: &str, limits: &Limits) -> Result<Vec<TokenWithSpan>
             .hint("Send the statements one by one, and rows in several INSERT statements or through a file source."));
     }
     let lines = line_starts(text);
+    if let Some(at) = text.chars().position(|character| character == '\0') {
+        return Err(zero_byte().position(at + 1));
+    }
     let mut tokens = Tokenizer::new(&ClinkDialect, text).tokenize_with_location().map_err(|error| {
         let error_at = flat(&lines, error.location);
+        if error.message.contains("encoded string literal") && has_zero_escape(text, error_at) {
+            return zero_byte().position(error_at.column as usize);
+        }
         Error::new(SqlState::SyntaxError, lower_first(&error.message))
             .hint("Check that quotes and comments are closed.")
             .position(error_at.column as usize)
     })?;
     for token in &mut tokens {
         token.span = Span { start: flat(&lines, token.span.start), end: flat(&lines, token.span.end) };
+        check_token(token)?;
     }
     Ok(tokens)
+}
+
+/// Names without a letter are refused; texts with Unicode escapes are texts from here on.
+fn check_token(token: &mut TokenWithSpan) -> Result<()> {
+    match &token.token {
+        Token::Word(word) if word.value.is_empty() && word.quote_style == Some('"') => {
+            let message = "zero-length delimited identifier at or near \"\"\"\"";
+            let error = Error::new(SqlState::SyntaxError, message).hint("Put a name between the double quotes.");
+            Err(error.position_or(position(token.span)))
+        }
+        Token::UnicodeStringLiteral(text) if text.contains('\0') => {
+            let error = Error::new(SqlState::SyntaxError, "invalid Unicode escape value");
+            Err(error.hint("A text cannot have a zero byte.").position_or(position(token.span)))
+        }
+        Token::UnicodeStringLiteral(text) => {
+            token.token = Token::SingleQuotedString(text.clone());
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn zero_byte() -> Error {
+    Error::new(SqlState::CharacterNotInRepertoire, "invalid byte sequence for encoding \"UTF8\": 0x00")
+        .hint("A text cannot have a zero byte; store such data as bytea.")
+}
+
+/// True when the text that begins there is closed, and has a zero byte written as an escape.
+fn has_zero_escape(text: &str, start: Location) -> bool {
+    let rest = text.chars().skip((start.column as usize).saturating_sub(1));
+    let literal: String = rest.skip_while(|character| *character != '\'').skip(1).take_while(|c| *c != '\'').collect();
+    ["\\0", "\\x0", "\\u0000"].iter().any(|escape| literal.contains(escape))
 }
 
 /// Characters before each line of the text.

@@ -1,4 +1,4 @@
-//! The session's time zone, on its way from the session to the casts that read and print times.
+//! The session's time zone and user, on their way from the session to the functions that need them.
 
 use datafusion::common::config::{ConfigExtension, ConfigOptions};
 use datafusion::common::extensions_options;
@@ -10,6 +10,8 @@ extensions_options! {
     pub struct SessionZone {
         /// Its name.
         pub name: String, default = "UTC".to_owned()
+        /// The user that is connected.
+        pub user: String, default = "clink".to_owned()
     }
 }
 
@@ -17,9 +19,14 @@ impl ConfigExtension for SessionZone {
     const PREFIX: &'static str = "session_zone";
 }
 
-/// Puts a zone into the settings that a statement is planned and run with.
-pub fn set_zone(options: &mut ConfigOptions, zone: &TimeZone) {
-    options.extensions.insert(SessionZone { name: zone.name().to_owned() });
+/// Puts a zone and a user into the settings that a statement is planned and run with.
+pub fn set_zone(options: &mut ConfigOptions, zone: &TimeZone, user: &str) {
+    options.extensions.insert(SessionZone { name: zone.name().to_owned(), user: user.to_owned() });
+}
+
+/// The user whose statement it is; the server's own for views.
+pub(crate) fn user_of(options: &ConfigOptions) -> String {
+    options.extensions.get::<SessionZone>().map_or_else(|| "clink".to_owned(), |session| session.user.clone())
 }
 
 /// The zone of a statement; UTC for views.

@@ -37,6 +37,16 @@ sql_states! {
     DatetimeOverflow = "22008",
     /// Division by zero.
     DivisionByZero = "22012",
+    /// A logarithm of zero or of a negative number.
+    InvalidLogarithm = "2201E",
+    /// A root or a power that is no real number.
+    InvalidPower = "2201F",
+    /// A text that is no regular expression.
+    InvalidRegex = "2201B",
+    /// A LIMIT below zero.
+    InvalidLimit = "2201W",
+    /// An OFFSET below zero.
+    InvalidOffset = "2201X",
     /// Bytes that are no text of the encoding.
     CharacterNotInRepertoire = "22021",
     /// A parameter or setting has a value that is not allowed.
@@ -97,10 +107,14 @@ sql_states! {
     UndefinedFunction = "42883",
     /// No such object of another kind.
     UndefinedObject = "42704",
+    /// A name that the system keeps for itself.
+    ReservedName = "42939",
     /// A column is named twice.
     DuplicateColumn = "42701",
     /// Something of that name is there already.
     DuplicateObject = "42710",
+    /// Two tables in FROM have the same name.
+    DuplicateAlias = "42712",
     /// The table or view exists already.
     DuplicateTable = "42P07",
     /// The function exists already.
@@ -117,6 +131,8 @@ sql_states! {
     CannotCoerce = "42846",
     /// A column that must be grouped or aggregated.
     GroupingError = "42803",
+    /// A window function where none may be.
+    WindowingError = "42P20",
     /// A definition that contradicts itself.
     InvalidTableDefinition = "42P16",
     /// A column reference that is not allowed there.

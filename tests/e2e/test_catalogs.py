@@ -23,6 +23,25 @@ def filled(server):
     return server
 
 
+def test_connector_tables_are_foreign_tables(server):
+    with server.connect() as connection:
+        connection.execute("CREATE TABLE made (a int) WITH (connector = 'datagen', number_of_rows = 3)")
+    shown = psql(server, r"\d made", "-q")
+    assert "a|integer" in shown and "Server: datagen" in shown
+    assert "datagen|clink|clink" in psql(server, r"\des")
+    assert "public|made|datagen" in psql(server, r"\det")
+    for command in [r"\drds", r"\db", r"\dc"]:
+        psql(server, command)
+
+
+def test_names_of_relations_and_users(filled):
+    with filled.connect() as connection:
+        cursor = connection.execute("SELECT 'orders'::regclass, 'other.orders'::regclass")
+        assert [column.name for column in cursor.description] == ["regclass", "regclass"]
+        assert cursor.fetchone() == ("orders", "other.orders")
+    assert psql(filled, "SELECT current_user, user, session_user").strip() == "me|me|me"
+
+
 def test_psql_shows_keys(filled):
     # The lines below the table are left out of tuples alone.
     assert '"orders_pkey" PRIMARY KEY, btree (id)' in psql(filled, r"\d orders", "-q")

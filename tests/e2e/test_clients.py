@@ -51,6 +51,22 @@ def table(server):
     return server
 
 
+def test_lists_for_any_and_all(table):
+    """What psycopg sends for a list; its elements' type is the column's."""
+    with psycopg3(table) as connection:
+        connection.execute("INSERT INTO t (k, c5, c7, c8) VALUES (1, 1.50, 'ada', 'x'), (2, 2.50, 'bob', 'y')")
+        for condition, values in [
+            ("c7 = ANY(%s)", ["ada", "eve"]),
+            ("c8 = ANY(%s)", ["x"]),
+            ("c7 <> ALL(%s)", ["bob"]),
+            ("c5 = ANY(%s)", [D("1.5")]),
+            ("k = ANY(%s)", [1, 7]),
+            ("k < ALL(%s)", [2, 3]),
+        ]:
+            got = connection.execute(f"SELECT k FROM t WHERE {condition}", [values]).fetchall()
+            assert got == [(1,)], condition
+
+
 def address(server):
     host, port = server.pg.rsplit(":", 1)
     return {"host": host, "port": int(port), "user": "test"}

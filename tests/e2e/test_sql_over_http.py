@@ -39,6 +39,35 @@ def test_statements_and_rows(server):
     assert pyarrow.ipc.open_stream(body).read_all().to_pydict() == {"a": [1, 2]}
 
 
+def test_arrays_as_parameters(server):
+    as_json = {"Content-Type": "application/json"}
+    for sql, values, wanted in [
+        ("SELECT 1 = ANY($1) AS found", [[1, 2]], True),
+        ("SELECT 'b' = ANY($1) AS found", [["a", 'b"', None]], None),
+        ("SELECT 1.50::numeric(5,2) <> ALL($1) AS found", [[1.5]], False),
+        ("SELECT array_length($1::text[], 1) AS found", [["a,b", "c"]], 2),
+    ]:
+        status, body = post(server, json.dumps({"sql": sql, "params": values}), as_json)
+        assert status == 200 and lines(body) == [{"found": wanted}], (sql, body)
+    status, body = post(server, json.dumps({"sql": "SELECT $1", "params": ["a\0"]}), as_json)
+    assert status == 422 and json.loads(body)["sqlstate"] == "22021"
+    status, body = post(server, json.dumps({"sql": "SELECT 'a\0'"}), as_json)
+    assert status == 422 and json.loads(body)["sqlstate"] == "22021"
+
+
+def test_wrong_requests(server):
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"http://{server.http}/api/v1/sql", timeout=60)
+    with caught.value as error:
+        answer = json.loads(error.read())
+        assert error.code == 405 and "GET" not in answer["hint"] and "POST" in answer["hint"]
+    request = urllib.request.Request(f"http://{server.http}/api/v1/sql", data=b"SELECT '\xff'")
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=60)
+    with caught.value as error:
+        assert json.loads(error.read())["sqlstate"] == "22021"
+
+
 def test_errors(server):
     for sql, status, code in [
         ("SELEC 1", 422, "42601"),

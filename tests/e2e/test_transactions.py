@@ -50,6 +50,19 @@ def test_changes_come_at_one_time(accounts):
         assert rows(other, "SELECT * FROM log") == [("moved",)]
 
 
+def test_a_table_that_was_dropped_meanwhile_fails_the_commit(accounts):
+    with blocks(accounts) as connection, watcher(accounts) as other:
+        connection.execute("INSERT INTO log VALUES ('lost')")
+        connection.execute("UPDATE accounts SET balance = 0 WHERE id = 1")
+        other.execute("DROP TABLE log")
+        other.execute("CREATE TABLE log (line text)")
+        with pytest.raises(psycopg.errors.SerializationFailure) as caught:
+            connection.commit()
+        assert caught.value.diag.message_hint
+        assert rows(other, "SELECT * FROM log") == []
+        assert one(other, "SELECT balance FROM accounts WHERE id = 1") == 100
+
+
 def test_rollback_leaves_nothing(accounts):
     with blocks(accounts) as connection:
         connection.execute("DELETE FROM accounts")

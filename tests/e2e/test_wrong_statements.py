@@ -28,6 +28,19 @@ OF_VALUES = [
     ("SELECT id FROM t WHERE id", "42804"),
     ("SELECT 1 UNION SELECT 'a'::date", "42804"),
 ]
+# Errors of literals, and the literal that they point at.
+OF_LITERALS = [
+    ("SELECT 'x'::int", "22P02", "'x'"),
+    ("SELECT 1 + 'x'", "22P02", "'x'"),
+    ("UPDATE t SET id = 'x'", "22P02", "'x'"),
+    ("SELECT id FROM t WHERE id = 'x'", "22P02", "'x'"),
+    ("SELECT id FROM t WHERE id IN (1, 'x')", "22P02", "'x'"),
+    ("SELECT id FROM t LIMIT 'x'", "22P02", "'x'"),
+    ("SELECT id FROM t WHERE at > '2026-02-30'", "22008", "'2026-02-30'"),
+    ("INSERT INTO t SELECT 'x', 'a'", "22P02", "'x'"),
+    ("CREATE TABLE x (a int DEFAULT 'x')", "22P02", "'x'"),
+    ("SELECT COALESCE(id, 'x') FROM t", "22P02", "'x'"),
+]
 
 
 @pytest.fixture
@@ -63,3 +76,11 @@ def test_wrong_values(connection, statement, code):
     with pytest.raises(psycopg.Error) as caught:
         connection.execute(statement)
     assert caught.value.sqlstate != "XX000" and code in (None, caught.value.sqlstate)
+
+
+@pytest.mark.parametrize("statement, code, literal", OF_LITERALS)
+def test_wrong_literals(connection, statement, code, literal):
+    with pytest.raises(psycopg.Error) as caught:
+        connection.execute(statement)
+    assert caught.value.sqlstate == code
+    assert statement[int(caught.value.diag.statement_position) - 1 :].startswith(literal)

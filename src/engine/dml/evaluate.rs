@@ -30,6 +30,8 @@ pub(crate) struct Evaluator {
     pub(crate) pending: Arc<Pending>,
     /// The session's.
     pub(crate) zone: TimeZone,
+    /// The session's.
+    pub(crate) user: Arc<str>,
 }
 
 impl Evaluator {
@@ -38,7 +40,8 @@ impl Evaluator {
         let relations = Relations::new(&self.engine, Arc::clone(&self.catalog))
             .with_rows(rows)
             .with_pending(Arc::clone(&self.pending))
-            .with_zone(self.zone.clone());
+            .with_zone(self.zone.clone())
+            .with_user(&self.user);
         let collected = read::collect(Arc::clone(&self.engine), relations, Box::new(query), self.bound());
         self.interrupt.run(collected).await
     }

@@ -129,8 +129,7 @@ async fn proposed(
         },
     };
     if values.len() > given.len() {
-        return Err(Error::new(SqlState::SyntaxError, "INSERT has more expressions than target columns")
-            .hint(format!("Give {} values for each row.", given.len())));
+        return Err(too_many(source, given.len()));
     }
     if columns_named && source.is_some() && values.len() < given.len() {
         return Err(Error::new(SqlState::SyntaxError, "INSERT has more target columns than expressions")
@@ -144,6 +143,18 @@ async fn proposed(
     }
     let columns = with_defaults(evaluator, table, columns, rows).await?;
     table_rows(table, &target.name, columns)
+}
+
+/// The error for values without a column, at the first of them.
+fn too_many(source: Option<&Query>, most: usize) -> Error {
+    let first = source.and_then(|query| match query.body.as_ref() {
+        SetExpr::Values(values) => values.rows.first()?.content.get(most).and_then(position),
+        SetExpr::Select(select) => select.projection.get(most).and_then(position),
+        _ => None,
+    });
+    Error::new(SqlState::SyntaxError, "INSERT has more expressions than target columns")
+        .hint(format!("Give {most} values for each row."))
+        .position_or(first)
 }
 
 /// Fills the columns that the statement does not give: with their default, else NULL.
@@ -294,13 +305,12 @@ async fn queried_values(
     query: &Query,
     given: &[&TableColumn],
 ) -> Result<(Vec<ArrayRef>, usize)> {
-    let mut query = query.clone();
-    type_literals(&mut query, given)?;
-    let collected = evaluator.query(query, RowTables::new()).await?;
+    let mut typed = query.clone();
+    type_literals(&mut typed, given)?;
+    let collected = evaluator.query(typed, RowTables::new()).await?;
     let rows = collected.concat()?;
     if rows.num_columns() > given.len() {
-        return Err(Error::new(SqlState::SyntaxError, "INSERT has more expressions than target columns")
-            .hint(format!("Give {} values for each row.", given.len())));
+        return Err(too_many(Some(query), given.len()));
     }
     let mut columns = Vec::with_capacity(rows.num_columns());
     for (values, column) in rows.columns().iter().zip(given) {

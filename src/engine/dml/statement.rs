@@ -225,6 +225,7 @@ pub(crate) fn evaluator(
         at_least: at_least(session, target),
         pending: session.pending(),
         zone: session.time_zone(),
+        user: Arc::clone(session.user()),
     }
 }
 
@@ -287,6 +288,13 @@ pub(crate) async fn apply(
 ) -> Result<()> {
     if writes.is_empty() {
         return Ok(());
+    }
+    let catalog = session.engine().catalog();
+    if writes.iter().any(|write| catalog.get(write.table).is_none()) {
+        let message = "could not serialize access due to a concurrent DROP TABLE";
+        return Err(Error::new(SqlState::SerializationFailure, message)
+            .detail("A table that was changed is not there any more.")
+            .hint("Run the block again; nothing of it was applied."));
     }
     let coordinator = session.engine().coordinator().clone();
     let time = interrupt

@@ -17,7 +17,7 @@ use super::{FIRST_OID, INDEX_OID, INDEXES_MAX, SECONDARY_OID};
 use crate::catalog::{Catalog, CatalogStore, DEFAULT_SCHEMA, Definition, FunctionDefinition, Object};
 use crate::engine::functions::parameters_text;
 use crate::sql::sql_name;
-use crate::types::RelationId;
+use crate::types::{Error, RelationId, SqlState};
 
 /// All of them, over the catalog as it is when they are called.
 pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
@@ -43,12 +43,11 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
         constant("pg_size_pretty", "0 bytes".into()),
         constant("pg_table_size", ScalarValue::Int32(Some(0))),
         of_name("to_regclass", catalog, |catalog, name| {
-            let (schema, name) = match name.split_once('.') {
-                Some((schema, name)) => (Some(schema), name),
-                None => (None, name),
-            };
-            catalog.find(schema, name.trim_matches('"')).map(|object| super::relation_oid(object.id))
+            named_relation(catalog, name).map(|object| super::relation_oid(object.id))
         }),
+        relation_number(catalog),
+        relation_name(catalog),
+        constant("pg_tablespace_location", "".into()),
         of_name("to_regtype", catalog, |_, name| {
             crate::sql::type_by_name(name).and_then(|stored| i32::try_from(crate::types::type_oid(&stored)).ok())
         }),
@@ -97,7 +96,13 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
     ] {
         functions.push(library::has_privilege_udf::create_has_privilege_udf(name));
     }
-    for name in ["pg_function_is_visible", "pg_type_is_visible", "pg_operator_is_visible", "pg_collation_is_visible"] {
+    for name in [
+        "pg_function_is_visible",
+        "pg_type_is_visible",
+        "pg_operator_is_visible",
+        "pg_collation_is_visible",
+        "pg_conversion_is_visible",
+    ] {
         functions.push(constant(name, true.into()));
     }
     functions
@@ -142,6 +147,68 @@ fn of_first(
         }
     };
     function(name, returns, Arc::new(of_arguments))
+}
+
+/// The relation that a text names as SQL would: folded unless quoted, with a schema or without.
+fn named_relation<'a>(catalog: &'a Catalog, text: &str) -> Option<&'a Arc<Object>> {
+    let (mut parts, mut quoted) = (vec![String::new()], false);
+    for character in text.trim().chars() {
+        match (character, parts.last_mut()) {
+            ('"', _) => quoted = !quoted,
+            ('.', _) if !quoted => parts.push(String::new()),
+            (character, Some(part)) if quoted => part.push(character),
+            (character, Some(part)) => part.extend(character.to_lowercase()),
+            (_, None) => return None,
+        }
+    }
+    match parts.as_slice() {
+        [name] => catalog.find(None, name),
+        [schema, name] => catalog.find(Some(schema.as_str()), name),
+        _ => None,
+    }
+}
+
+/// True for names of PostgreSQL's own relations, of which only some are here.
+fn is_systems(name: &str) -> bool {
+    ["pg_", "information_schema.", "clink_catalog."].iter().any(|prefix| name.starts_with(prefix))
+}
+
+fn no_relation(name: &str) -> datafusion::error::DataFusionError {
+    let error = Error::new(SqlState::UndefinedTable, format!("relation \"{name}\" does not exist"));
+    to_datafusion(error.hint("SHOW TABLES and SHOW VIEWS list what is there."))
+}
+
+/// `pg_regclass(name)`: `name::regclass` as a number.
+fn relation_number(catalog: &Arc<CatalogStore>) -> ScalarUDF {
+    let catalog = Arc::clone(catalog);
+    of_first("pg_regclass", DataType::Int32, move |names| {
+        let names = cast(names, &DataType::Utf8)?;
+        let catalog = catalog.current();
+        let number = |name: &str| match named_relation(&catalog, name) {
+            Some(object) => Ok(Some(super::relation_oid(object.id))),
+            None if is_systems(name) => Ok(None),
+            None => Err(no_relation(name)),
+        };
+        let numbers = names.as_string::<i32>().iter().map(|name| name.map_or(Ok(None), number));
+        Ok(Arc::new(numbers.collect::<DataFusionResult<Int32Array>>()?))
+    })
+}
+
+/// `pg_regclass_name(name)`: the same as it is shown.
+fn relation_name(catalog: &Arc<CatalogStore>) -> ScalarUDF {
+    let catalog = Arc::clone(catalog);
+    of_first("pg_regclass_name", DataType::Utf8, move |names| {
+        let names = cast(names, &DataType::Utf8)?;
+        let catalog = catalog.current();
+        let shown = |name: &str| match named_relation(&catalog, name) {
+            Some(object) if object.schema == DEFAULT_SCHEMA => Ok(Some(crate::sql::quoted_name(&object.name))),
+            Some(object) => Ok(Some(object.qualified_name())),
+            None if is_systems(name) => Ok(Some(name.strip_prefix("pg_catalog.").unwrap_or(name).to_owned())),
+            None => Err(no_relation(name)),
+        };
+        let texts = names.as_string::<i32>().iter().map(|name| name.map_or(Ok(None), shown));
+        Ok(Arc::new(texts.collect::<DataFusionResult<StringArray>>()?))
+    })
 }
 
 /// A number for a name; NULL for others.

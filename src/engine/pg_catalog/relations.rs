@@ -8,7 +8,7 @@ use datafusion::catalog::TableProvider;
 use super::rows::{Values, table as rows_table};
 use super::{INDEX_OID, INFORMATION_SCHEMA, PG_CATALOG, relation_oid, schema_oid, secondary_oid};
 use crate::catalog::{Catalog, Definition, Object, ObjectKind};
-use crate::types::{Result, type_length, type_modifier, type_oid};
+use crate::types::{Result, fnv1a, type_length, type_modifier, type_oid};
 
 /// The owner of everything.
 pub(super) const OWNER: i32 = 10;
@@ -25,6 +25,9 @@ pub(super) fn table(catalog: &Catalog, name: &str) -> Result<Option<Arc<dyn Tabl
         "pg_views" => views(catalog, ObjectKind::View)?,
         "pg_matviews" => views(catalog, ObjectKind::MaterializedView)?,
         "pg_indexes" => index_views(catalog)?,
+        "pg_foreign_data_wrapper" => wrappers()?,
+        "pg_foreign_server" => servers(catalog)?,
+        "pg_foreign_table" => foreign_tables(catalog)?,
         _ => return Ok(None),
     }))
 }
@@ -45,6 +48,71 @@ pub(super) fn kind_of(object: &Object) -> &'static str {
         // These are no relations; they are left out before.
         ObjectKind::Sink | ObjectKind::Function => "r",
     }
+}
+
+/// What reads and writes the tables of all connectors.
+const WRAPPER_OID: i32 = 16_000;
+
+/// The connectors that tables name; each is a server to clients of PostgreSQL.
+fn connectors(catalog: &Catalog) -> Vec<String> {
+    let mut names: Vec<String> = shown(catalog).filter_map(|object| connector(object)).collect();
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+fn connector(object: &Object) -> Option<String> {
+    match &object.definition {
+        Definition::Table(table) => table.connector.clone(),
+        _ => None,
+    }
+}
+
+fn server_oid(connector: &str) -> i32 {
+    WRAPPER_OID + 1 + i32::try_from(fnv1a(connector.as_bytes()) & 0xff).unwrap_or(0)
+}
+
+fn wrappers() -> Result<Arc<dyn TableProvider>> {
+    rows_table(
+        &[()],
+        &[
+            ("oid", Values::Int(|()| Some(WRAPPER_OID))),
+            ("fdwname", Values::Text(|()| Some("clink".into()))),
+            ("fdwowner", Values::Int(|()| Some(OWNER))),
+            ("fdwhandler", Values::Int(|()| Some(0))),
+            ("fdwvalidator", Values::Int(|()| Some(0))),
+            ("fdwacl", Values::NoTexts),
+            ("fdwoptions", Values::NoTexts),
+        ],
+    )
+}
+
+fn servers(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
+    rows_table(
+        &connectors(catalog),
+        &[
+            ("oid", Values::Int(|name| Some(server_oid(name)))),
+            ("srvname", Values::Text(|name| Some(name.clone()))),
+            ("srvowner", Values::Int(|_| Some(OWNER))),
+            ("srvfdw", Values::Int(|_| Some(WRAPPER_OID))),
+            ("srvtype", Values::Text(|_| None)),
+            ("srvversion", Values::Text(|_| None)),
+            ("srvacl", Values::NoTexts),
+            ("srvoptions", Values::NoTexts),
+        ],
+    )
+}
+
+fn foreign_tables(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
+    let rows: Vec<&Arc<Object>> = shown(catalog).filter(|object| connector(object).is_some()).collect();
+    rows_table(
+        &rows,
+        &[
+            ("ftrelid", Values::Int(|object| Some(relation_oid(object.id)))),
+            ("ftserver", Values::Int(|object| connector(object).map(|name| server_oid(&name)))),
+            ("ftoptions", Values::NoTexts),
+        ],
+    )
 }
 
 /// The columns of the primary key that the user declared.

@@ -31,6 +31,7 @@ pub(super) fn table(name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
         "pg_tablespace" => tablespaces()?,
         "pg_description" | "pg_shdescription" => descriptions()?,
         "pg_statistic_ext" => statistics()?,
+        "pg_db_role_setting" => role_settings()?,
         name => match EMPTY.iter().find(|(table, _)| *table == name) {
             Some((_, columns)) => {
                 let columns: Vec<_> = columns.iter().map(|column| (*column, Values::Text(|(): &()| None))).collect();
@@ -130,6 +131,13 @@ fn statistics() -> Result<Arc<dyn TableProvider>> {
             ("stxkeys", Values::Numbers(|()| None)),
             ("stxkind", Values::NoTexts),
         ],
+    )
+}
+
+fn role_settings() -> Result<Arc<dyn TableProvider>> {
+    rows_table::<()>(
+        &[],
+        &[("setdatabase", Values::Int(|()| None)), ("setrole", Values::Int(|()| None)), ("setconfig", Values::NoTexts)],
     )
 }
 

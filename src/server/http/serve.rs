@@ -107,5 +107,6 @@ async fn not_found(uri: Uri) -> ApiError {
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {
-    ApiError::wrong_method(format!("{method} is not offered on {}", uri.path())).hint("Use GET; POST on /api/v1/sql.")
+    let hint = if uri.path() == "/api/v1/sql" { "Use POST, with the SQL as the body." } else { "Use GET." };
+    ApiError::wrong_method(format!("{method} is not offered on {}", uri.path())).hint(hint)
 }

@@ -29,7 +29,7 @@ const ARROW: &str = "application/vnd.apache.arrow.stream";
 /// What the body says.
 struct Wanted {
     sql: String,
-    parameters: Vec<Option<String>>,
+    parameters: Vec<Value>,
 }
 
 /// How long the rest of a body that is too long is read.
@@ -106,7 +106,10 @@ async fn discard(chunks: &mut BodyDataStream, bytes_max: usize) {
 }
 
 fn wanted(headers: &HeaderMap, body: &[u8]) -> std::result::Result<Wanted, ApiError> {
-    let text = std::str::from_utf8(body).map_err(|_| ApiError::malformed("the body is not UTF-8"))?;
+    let text = std::str::from_utf8(body).map_err(|error| {
+        let message = format!("the body is not UTF-8: byte {} is wrong", error.valid_up_to() + 1);
+        ApiError::from(Error::new(SqlState::CharacterNotInRepertoire, message).hint("Send the text in UTF-8."))
+    })?;
     let is_json = headers.get(CONTENT_TYPE).is_some_and(|content| content.as_bytes().starts_with(b"application/json"));
     if !is_json {
         return Ok(Wanted { sql: text.to_owned(), parameters: Vec::new() });
@@ -120,7 +123,7 @@ fn wanted(headers: &HeaderMap, body: &[u8]) -> std::result::Result<Wanted, ApiEr
     };
     let parameters = match object.remove("params") {
         None | Some(Value::Null) => Vec::new(),
-        Some(Value::Array(values)) => values.iter().map(parameter).collect(),
+        Some(Value::Array(values)) => values,
         Some(_) => return Err(bad("\"params\" is no array".to_owned())),
     };
     if let Some(name) = object.keys().next() {
@@ -129,12 +132,32 @@ fn wanted(headers: &HeaderMap, body: &[u8]) -> std::result::Result<Wanted, ApiEr
     Ok(Wanted { sql, parameters })
 }
 
-/// A JSON value as the text of a parameter.
-fn parameter(value: &Value) -> Option<String> {
-    match value {
-        Value::Null => None,
-        Value::String(text) => Some(text.clone()),
-        other => Some(other.to_string()),
+/// A JSON value as the text of a parameter of a type.
+///
+/// # Errors
+/// 22021 for a text with a zero byte.
+fn parameter(value: &Value, data_type: &DataType) -> Result<Option<String>> {
+    match (value, data_type) {
+        (Value::Null, _) => Ok(None),
+        (Value::String(text), _) if text.contains('\0') => {
+            let message = "invalid byte sequence for encoding \"UTF8\": 0x00";
+            Err(Error::new(SqlState::CharacterNotInRepertoire, message).hint("A text cannot have a zero byte."))
+        }
+        (Value::String(text), _) => Ok(Some(text.clone())),
+        (Value::Array(values), DataType::List(element)) => {
+            let elements = values
+                .iter()
+                .map(|value| {
+                    Ok(match parameter(value, element.data_type())? {
+                        None => "NULL".to_owned(),
+                        Some(text) if matches!(value, Value::Array(_)) => text,
+                        Some(text) => format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")),
+                    })
+                })
+                .collect::<Result<Vec<String>>>()?;
+            Ok(Some(format!("{{{}}}", elements.join(","))))
+        }
+        (other, _) => Ok(Some(other.to_string())),
     }
 }
 
@@ -168,7 +191,8 @@ async fn run(session: &mut Session, wanted: Wanted, cancel: &CancellationToken) 
     }
     let types: Vec<DataType> = prepared.parameter_types().to_vec();
     let values = wanted.parameters.into_iter().zip(types);
-    let values: Vec<Parameter> = values.map(|(text, data_type)| Parameter { text, data_type }).collect();
+    let values = values.map(|(value, data_type)| Ok(Parameter { text: parameter(&value, &data_type)?, data_type }));
+    let values: Vec<Parameter> = values.collect::<Result<_>>()?;
     session.execute_prepared(&prepared, &values, cancel).await
 }
 
@@ -265,7 +289,13 @@ mod tests {
         assert_eq!((text.sql.as_str(), text.parameters.len()), ("SELECT 1", 0));
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json; charset=utf-8"));
         let object = wanted(&headers, br#"{"sql": "SELECT $1", "params": [1.50, "a", null, true]}"#).expect("object");
-        assert_eq!(object.parameters, [Some("1.5".into()), Some("a".into()), None, Some("true".into())]);
+        let texts: Vec<_> =
+            object.parameters.iter().map(|value| parameter(value, &DataType::Utf8).expect("a text")).collect();
+        assert_eq!(texts, [Some("1.5".into()), Some("a".into()), None, Some("true".into())]);
+        let list = DataType::List(std::sync::Arc::new(arrow::datatypes::Field::new_list_field(DataType::Utf8, true)));
+        let array = parameter(&json!(["a", "b \"c\"", null]), &list).expect("an array");
+        assert_eq!(array.as_deref(), Some("{\"a\",\"b \\\"c\\\"\",NULL}"));
+        assert!(parameter(&json!("a\u{0}"), &DataType::Utf8).is_err());
         for bad in [&b"[]"[..], b"{}", br#"{"sql": 1}"#, br#"{"sql": "", "x": 1}"#, br#"{"sql": "", "params": 1}"#] {
             assert!(wanted(&headers, bad).is_err());
         }

@@ -135,6 +135,7 @@ impl StartupHandler for Connection {
         let wanted = check(client.metadata()).map_err(|error| fatal(&error))?;
         let settings = {
             let mut session = self.session.lock().await;
+            session.set_user(client.metadata().get(METADATA_USER).map_or("", String::as_str));
             for (name, value) in wanted {
                 session.set_at_start(&name, &value).map_err(|error| fatal(&error))?;
             }
