@@ -49,7 +49,7 @@ fn convert(error: &DataFusionError) -> Error {
             Some(error) => error.clone(),
             None => match source.downcast_ref::<DataFusionError>() {
                 Some(error) => convert(error),
-                None => Error::internal(source.to_string()),
+                None => unforeseen(&source.to_string()),
             },
         },
         DataFusionError::ArrowError(error, _) => from_arrow(error),
@@ -110,7 +110,7 @@ pub(crate) fn from_arrow(error: &ArrowError) -> Error {
             Some(error) => error.clone(),
             None => match source.downcast_ref::<DataFusionError>() {
                 Some(error) => convert(error),
-                None => Error::internal(source.to_string()),
+                None => unforeseen(&source.to_string()),
             },
         },
         other => unforeseen(&other.to_string()),

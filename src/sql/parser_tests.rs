@@ -252,7 +252,6 @@ const WRONG: &[(&str, SqlState, usize)] = &[
     ("EXPLAIN SELECTS 1", SqlState::SyntaxError, 9),
     ("EXPLAIN (FORMAT json) SELECT 1", SqlState::FeatureNotSupported, 9),
     ("DROP INDEX CONCURRENTLY i", SqlState::FeatureNotSupported, 12),
-    ("DROP FUNCTION f", SqlState::FeatureNotSupported, 6),
     ("DROP TABEL t", SqlState::SyntaxError, 6),
     ("DROP TABLE", SqlState::SyntaxError, 11),
     ("SHOW CREATE THING t", SqlState::SyntaxError, 13),

@@ -86,7 +86,7 @@ fn named_in(folder: &Path, found: &mut BTreeSet<String>) {
             named_in(&path, found);
         } else if path.extension().is_some_and(|extension| extension == "rs") {
             let text = std::fs::read_to_string(&path).expect("a source file");
-            for line in text.lines().filter(|line| line.contains("SLOT_NAME: &str = ")) {
+            for line in text.lines().filter(|line| line.starts_with("const ") && line.contains("SLOT_NAME: &str = ")) {
                 found.extend(line.split('"').nth(1).map(str::to_owned));
             }
         }
