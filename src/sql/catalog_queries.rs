@@ -55,8 +55,10 @@ fn show_relations(query: &mut Query) {
             ast::SelectItem::ExprWithAlias { expr, alias } => (&*expr, alias.clone()),
             _ => continue,
         };
-        if let Some(name) = named_regclass(expression)
-            && let Some(expr) = call("pg_regclass_name", vec![Expr::value(ast::Value::SingleQuotedString(name))])
+        if let Expr::Cast { expr, data_type, .. } = expression
+            && catalog_type(data_type).is_some_and(|name| name == "regclass")
+            && is_text_constant(expr)
+            && let Some(expr) = call("pg_regclass_name", vec![expr.as_ref().clone()])
         {
             *item = ast::SelectItem::ExprWithAlias { expr, alias };
         }
@@ -119,11 +121,18 @@ pub fn resolve_settings(query: &mut Query, setting: &mut SetConfig<'_>) -> Resul
     }
 }
 
+fn is_text(data_type: &DataType) -> bool {
+    matches!(
+        data_type,
+        DataType::Text | DataType::Varchar(_) | DataType::CharacterVarying(_) | DataType::CharVarying(_)
+    )
+}
+
 /// The text of a literal, cast or not.
 fn constant_text(expression: &Expr) -> Option<String> {
     match expression {
         Expr::Nested(inner) => constant_text(inner),
-        Expr::Cast { expr, data_type: DataType::Text | DataType::Varchar(_), .. } => constant_text(expr),
+        Expr::Cast { expr, data_type, .. } if is_text(data_type) => constant_text(expr),
         Expr::Value(value) => match &value.value {
             ast::Value::SingleQuotedString(text) => Some(text.clone()),
             ast::Value::Boolean(truth) => Some(truth.to_string()),
@@ -637,10 +646,11 @@ impl Visitor for Mentions {
 fn is_text_constant(expression: &Expr) -> bool {
     match expression {
         Expr::Nested(inner) => is_text_constant(inner),
-        Expr::Cast { expr, data_type: DataType::Text | DataType::Varchar(_), .. } => is_text_constant(expr),
+        Expr::Cast { expr, data_type, .. } => is_text(data_type) && is_text_constant(expr),
         Expr::Value(value) => {
             matches!(&value.value, ast::Value::SingleQuotedString(text) if text.parse::<u32>().is_err())
-                || matches!(value.value, ast::Value::Placeholder(_))
+                // A parameter that has no value yet is NULL.
+                || matches!(value.value, ast::Value::Placeholder(_) | ast::Value::Null)
         }
         _ => false,
     }

@@ -205,6 +205,8 @@ pub(crate) fn check_depth(tokens: &[TokenWithSpan], limits: &Limits) -> Result<(
     let (nesting_max, chain_max) = (limits.size(Limit::SqlDepth), limits.size(Limit::SqlChain));
     // One counter of operators for each open level of nesting.
     let mut operators = vec![0_usize];
+    // The open levels that have a WITH: DataFusion looks through each of those twice.
+    let (mut withs, withs_max) = (Vec::new(), limits.size(Limit::SqlSubqueries));
     let mut set_operations = 0_usize;
     let mut cases = 0_usize;
     let mut sizes = Sizes::default();
@@ -234,6 +236,7 @@ pub(crate) fn check_depth(tokens: &[TokenWithSpan], limits: &Limits) -> Result<(
                         operators.pop();
                     }
                 }
+                Keyword::WITH if withs.last() != Some(&operators.len()) => withs.push(operators.len()),
                 Keyword::UNION | Keyword::INTERSECT | Keyword::EXCEPT => {
                     set_operations += 1;
                     reset(&mut operators);
@@ -262,6 +265,16 @@ pub(crate) fn check_depth(tokens: &[TokenWithSpan], limits: &Limits) -> Result<(
         }
         if opened {
             operators.push(0);
+        }
+        while withs.last().is_some_and(|level| *level > operators.len()) {
+            withs.pop();
+        }
+        if withs.len() > withs_max {
+            let message = format!("WITH is nested too deeply: the limit is {withs_max} levels");
+            let error = limits.exceeded(Limit::SqlSubqueries, message);
+            return Err(error
+                .hint("Write the queries one behind the other: WITH a AS (…), b AS (… FROM a) SELECT ….")
+                .position_or(position(token.span)));
         }
         let nested = operators.len() - 1 > nesting_max;
         if nested || operators.last().is_some_and(|n| *n > chain_max) || set_operations > chain_max {

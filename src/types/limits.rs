@@ -113,7 +113,7 @@ limits! {
     SqlJoins = "sql_joins", Count, 64, up to 64, StatementTooComplex,
         "joins of one FROM";
     SqlSubqueries = "sql_subqueries", Count, 6, up to 8, StatementTooComplex,
-        "subqueries in expressions, each within the one before";
+        "subqueries in expressions, and queries with WITH, each within the one before";
     HttpConnections = "http_connections", Count, 512, up to 100_000, TooManyConnections,
         "HTTP connections at a time; the one that has been silent longest is cut for a new one";
     HttpHeaderTime = "http_header_time", Time, 10 * SECOND, up to DAY, ProtocolViolation,

@@ -231,7 +231,7 @@ def test_settings_are_reported(server):
         assert connection.info.timezone.key == "Asia/Tokyo"
         connection.execute("SET TIME ZONE 'America/New_York'")
         assert connection.info.parameter_status("TimeZone") == "America/New_York"
-        assert connection.execute("SHOW statement_timeout").fetchone() == ("5000",)
+        assert connection.execute("SHOW statement_timeout").fetchone() == ("5s",)
         value = connection.execute("SELECT TIMESTAMPTZ '2024-07-01 12:00:00+00'").fetchone()[0]
         assert value == dt.datetime(2024, 7, 1, 12, tzinfo=UTC) and value.utcoffset() == dt.timedelta(hours=-4)
         connection.execute("RESET TIME ZONE")

@@ -279,9 +279,9 @@ def test_a_failed_job_is_named(server, tmp_path):
             f"""CREATE TABLE bad (a int, b text)
                 WITH (connector = 'file', path = '{path}', format = 'csv', on_error = 'fail')"""
         )
-        # The statement that makes the view waits for it, and fails with it when it has not been answered by then.
+        # A statement that waits for the view would fail with it, and take it back.
+        connection.execute("CREATE MATERIALIZED VIEW bad_v WITH (background = true) AS SELECT count(*) AS n FROM bad")
         with pytest.raises(Exception) as failed:
-            connection.execute("CREATE MATERIALIZED VIEW bad_v AS SELECT count(*) AS n FROM bad")
             while rows(connection, "SELECT * FROM bad_v") != [(2,)]:
                 pass
         assert failed.value.sqlstate == "55000"

@@ -110,6 +110,7 @@ def test_the_defaults_hold(server):
             ("SELECT '" + "x" * (1 << 20) + "'", "54000", "sql_bytes"),
             ("SELECT " + "(" * 10_000 + "1" + ")" * 10_000, "54001", "sql_depth"),
             ("SELECT 1" + " + 1" * 600, "54001", "sql_chain"),
+            ("WITH a AS (" * 7 + "SELECT 1" + ") SELECT * FROM a" * 7, "54001", "sql_subqueries"),
             ("SELECT 1 IN (" + ", ".join("1" for _ in range(10_001)) + ")", "54001", "sql_list_items"),
             ("SELECT " + ", ".join("1" for _ in range(1_665)), "54000", "result_columns"),
         ]:
@@ -133,9 +134,9 @@ def test_the_deepest_statements_that_the_limits_let_through_have_an_answer(serve
         "(" * 120 + "SELECT 1" + " UNION SELECT 1)" * 120,
         "SELECT 1" + " UNION SELECT 1" * 500,
         "SELECT count(*) FROM (SELECT 1" + " UNION ALL SELECT 1" * 500 + ") AS q HAVING count(*) = 501",
-        "WITH a AS (" * 60 + "SELECT 1" + ") SELECT * FROM a" * 60,
+        "WITH a AS (" * 6 + "SELECT 1" + ") SELECT * FROM a" * 6,
         "SELECT 1 WHERE " + " AND ".join(f"1 <> {n + 2}" for n in range(240)),
-        "SELECT 1" + " + 0" * 495,
+        "SELECT 1" + " + 0" * 60,
     ]
     with server.connect() as connection:
         for statement in statements:

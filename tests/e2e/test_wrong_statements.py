@@ -27,6 +27,9 @@ OF_VALUES = [
     ("SELECT name + 1 FROM t", "42883"),
     ("SELECT id FROM t WHERE id", "42804"),
     ("SELECT 1 UNION SELECT 'a'::date", "42804"),
+    ("SELECT id FROM t LIMIT -1", "2201W"),
+    ("SELECT id FROM t OFFSET -1", "2201X"),
+    ("SELECT * FROM TUMBLE(TABLE t, DESCRIPTOR(nosuch), INTERVAL '1 minute')", "42703"),
 ]
 # Errors of literals, and the literal that they point at.
 OF_LITERALS = [
