@@ -105,6 +105,10 @@ struct WorkerState {
     feeds: HashMap<FeedId, Vec<Rc<RefCell<FeedQueue>>>>,
 }
 
+/// Whoever sends a command or a message unparks the worker. What blocks while operators run can use that up unseen, and a
+/// worker that then slept for ever would hold back a time, or a checkpoint, until the next command.
+const PARK_MAX: Duration = Duration::from_millis(50);
+
 /// Runs until [`WorkerCommand::Shutdown`], or until the coordinator is gone.
 pub(super) fn run(worker: &mut Worker, commands: &Receiver<WorkerCommand>, progress: Arc<Progress>, tick: TickRequest) {
     let mut state = WorkerState {
@@ -130,8 +134,7 @@ pub(super) fn run(worker: &mut Worker, commands: &Receiver<WorkerCommand>, progr
             }
         }
         state.slices.begin();
-        // Whoever sends a command unparks this thread, so an empty queue may wait for ever.
-        worker.step_or_park(if idle { None } else { Some(Duration::ZERO) });
+        worker.step_or_park(if idle { PARK_MAX } else { Duration::ZERO }.into());
     }
 }
 
