@@ -87,7 +87,7 @@ rocksdb_library() {
 
 # Compiles the sources of the crate librocksdb-sys into FOLDER/librocksdb.a, with the defines of its build script. That
 # compiles 340 files one by one, most of the time the same headers; here some twenty files are one unit, as in RocksDB's own
-# `make unity`, which takes a third of the time.
+# `make unity`.
 build_rocksdb() {
     local folder=$1 build="$1/build" crates rocksdb lz4 zstd flags
     crates=$(cd "$ROOT" && timeout 1800 cargo metadata --locked --format-version 1 | tr ',' '\n' |
