@@ -134,7 +134,7 @@ pub(super) fn run(worker: &mut Worker, commands: &Receiver<WorkerCommand>, progr
             }
         }
         state.slices.begin();
-        worker.step_or_park(if idle { PARK_MAX } else { Duration::ZERO }.into());
+        worker.step_or_park(Some(if idle { PARK_MAX } else { Duration::ZERO }));
     }
 }
 
