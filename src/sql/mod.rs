@@ -43,6 +43,7 @@ mod parameters;
 mod parser;
 mod planner;
 mod prune;
+mod push_down_filter;
 mod query_checks;
 mod reader;
 mod refusals;

@@ -30,6 +30,7 @@ use super::multiplicity;
 use super::names::{name_columns, shown_name};
 use super::null_aware;
 use super::parser::parse_expression;
+use super::push_down_filter;
 use super::reader::{DATABASE, duplicate_column, fold};
 use super::row_values;
 use super::scalar_functions::called_name;
@@ -105,6 +106,7 @@ pub fn configure(builder: SessionStateBuilder) -> SessionStateBuilder {
     // type here: a sum of bigint is numeric.
     let mut optimizer = builder.optimizer().take().unwrap_or_default();
     optimizer.rules.retain(|rule| rule.name() != "single_distinct_aggregation_to_group_by");
+    push_down_filter::replace(&mut optimizer.rules);
     *builder.optimizer() = Some(optimizer);
     builder.scalar_functions().get_or_insert_default().extend(functions::all());
     builder.expr_planners().get_or_insert_default().insert(0, Arc::new(meaning::ArithmeticPlanner));

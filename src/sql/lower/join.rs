@@ -11,11 +11,11 @@ use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Join, LogicalPla
 use datafusion::optimizer::decorrelate_predicate_subquery::DecorrelatePredicateSubquery;
 use datafusion::optimizer::eliminate_cross_join::EliminateCrossJoin;
 use datafusion::optimizer::extract_equijoin_predicate::ExtractEquijoinPredicate;
-use datafusion::optimizer::push_down_filter::PushDownFilter;
 use datafusion::optimizer::scalar_subquery_to_join::ScalarSubqueryToJoin;
 use datafusion::optimizer::{Optimizer, OptimizerContext, OptimizerRule};
 
 use super::super::errors::from_datafusion;
+use super::super::push_down_filter::CarefulPushDownFilter;
 use super::super::view_checks::{NOT_IN_HINT, SUBQUERY_HINT, refuse};
 use super::{Lowered, Lowering, column_of, columns, has_subquery};
 use crate::exec::plan::{JoinKind, JoinSpec, OperatorSpec};
@@ -45,7 +45,7 @@ pub(super) fn with_joins(state: &SessionState, plan: LogicalPlan) -> Result<Logi
         Arc::new(ScalarSubqueryToJoin::new()),
         Arc::new(EliminateCrossJoin::new()),
         Arc::new(ExtractEquijoinPredicate::new()),
-        Arc::new(PushDownFilter::new()),
+        Arc::new(CarefulPushDownFilter::default()),
     ];
     let context = OptimizerContext::new_with_config_options(Arc::new(options));
     Optimizer::with_rules(rules).optimize(plan, &context, |_, _| {}).map_err(|error| from_datafusion(&error))
