@@ -130,7 +130,18 @@ impl Multiset {
         self.entries[slot as usize].get(value).map_or(0, |entry| entry.count)
     }
 
-    /// Forgets a slot's values, which are all gone by their counts.
+    /// Takes all values of a slot away.
+    pub fn remove_all(&mut self, index: &KeyIndex, slot: Slot) {
+        for (value, entry) in std::mem::take(&mut self.entries[slot as usize]) {
+            self.live -= 1;
+            self.live_bytes -= stored_bytes(&value);
+            if entry.stored {
+                self.gone.insert((index.key(slot).into(), value));
+            }
+        }
+    }
+
+    /// Forgets a slot's values; the store keeps them.
     pub fn clear(&mut self, slot: Slot) {
         let entries = &mut self.entries[slot as usize];
         self.live -= entries.len();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, AsArray, BooleanArray};
 
 use super::{Accumulator, Changes, take};
-use crate::state::Slot;
+use crate::state::{KeyIndex, Slot};
 use crate::types::Result;
 
 /// How many trues and falses a group has.
@@ -41,7 +41,7 @@ impl Accumulator for Bools {
         }))))
     }
 
-    fn clear(&mut self, slot: Slot) {
+    fn clear(&mut self, _: &KeyIndex, slot: Slot) {
         self.counts[slot as usize] = [0; 2];
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array};
 
 use super::{Accumulator, Changes, take};
-use crate::state::Slot;
+use crate::state::{KeyIndex, Slot};
 use crate::types::Result;
 
 /// Rows per group.
@@ -39,7 +39,7 @@ impl Accumulator for Count {
         Ok(Arc::new(Int64Array::from_iter_values(slots.iter().map(|slot| self.counts[*slot as usize]))))
     }
 
-    fn clear(&mut self, slot: Slot) {
+    fn clear(&mut self, _: &KeyIndex, slot: Slot) {
         self.counts[slot as usize] = 0;
     }
 

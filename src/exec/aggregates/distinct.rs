@@ -51,9 +51,9 @@ impl Accumulator for Distinct {
         self.inner.evaluate(slots)
     }
 
-    fn clear(&mut self, slot: Slot) {
-        self.inner.clear(slot);
-        self.seen.clear(slot);
+    fn clear(&mut self, index: &KeyIndex, slot: Slot) {
+        self.inner.clear(index, slot);
+        self.seen.remove_all(index, slot);
     }
 
     fn encode(&self, slot: Slot, out: &mut Vec<u8>) {

@@ -9,7 +9,7 @@ use arrow::array::{ArrayRef, ArrowPrimitiveType, AsArray, Decimal128Array, Int64
 use arrow::datatypes::{DataType, Decimal128Type, Int16Type, Int32Type, Int64Type, i256};
 
 use super::{Accumulator, Changes, take};
-use crate::state::Slot;
+use crate::state::{KeyIndex, Slot};
 use crate::types::{Error, Result, SqlState};
 
 /// The sum or mean of an integer or numeric argument.
@@ -213,7 +213,7 @@ where
         }
     }
 
-    fn clear(&mut self, slot: Slot) {
+    fn clear(&mut self, _: &KeyIndex, slot: Slot) {
         self.sums[slot as usize] = W::default();
         self.counts[slot as usize] = 0;
     }

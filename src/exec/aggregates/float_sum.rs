@@ -7,7 +7,7 @@ use arrow::datatypes::{DataType, Float32Type, Float64Type};
 
 use super::double_double::DoubleDouble;
 use super::{Accumulator, Changes, take};
-use crate::state::Slot;
+use crate::state::{KeyIndex, Slot};
 use crate::types::{Error, Result};
 
 /// A compensated sum per group. NaN and the infinities are counted apart, so that they can be taken
@@ -104,7 +104,7 @@ impl Accumulator for FloatSum {
         }))))
     }
 
-    fn clear(&mut self, slot: Slot) {
+    fn clear(&mut self, _: &KeyIndex, slot: Slot) {
         self.groups[slot as usize] = Group::default();
     }
 

@@ -77,8 +77,8 @@ pub trait Accumulator: Send + Sync + fmt::Debug {
     /// 22003 when a result is out of its type's range.
     fn evaluate(&mut self, slots: &[Slot]) -> Result<ArrayRef>;
 
-    /// Empties a slot.
-    fn clear(&mut self, slot: Slot);
+    /// Empties a slot, whose key is still in the index.
+    fn clear(&mut self, index: &KeyIndex, slot: Slot);
 
     /// Appends the bounded part of a slot's state.
     fn encode(&self, slot: Slot, out: &mut Vec<u8>);

@@ -171,8 +171,8 @@ impl Accumulator for Ordered {
         }
     }
 
-    fn clear(&mut self, slot: Slot) {
-        self.values.clear(slot);
+    fn clear(&mut self, index: &KeyIndex, slot: Slot) {
+        self.values.remove_all(index, slot);
     }
 
     fn encode(&self, _: Slot, _: &mut Vec<u8>) {}

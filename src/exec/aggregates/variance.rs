@@ -9,7 +9,7 @@ use arrow::datatypes::{DataType, Float64Type};
 use super::double_double::DoubleDouble;
 use super::{Accumulator, Changes, take};
 use crate::exec::plan::AggregateFunction;
-use crate::state::Slot;
+use crate::state::{KeyIndex, Slot};
 use crate::types::Result;
 
 /// Sum and sum of squares per group, in double-double, so that their difference keeps its digits
@@ -99,7 +99,7 @@ impl Accumulator for Variance {
         }))))
     }
 
-    fn clear(&mut self, slot: Slot) {
+    fn clear(&mut self, _: &KeyIndex, slot: Slot) {
         self.groups[slot as usize] = Group::default();
     }
 

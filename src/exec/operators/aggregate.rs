@@ -342,7 +342,7 @@ impl Aggregate {
     fn forget(&mut self, slot: Slot) {
         self.rows[slot as usize] = 0;
         for accumulator in &mut self.accumulators {
-            accumulator.clear(slot);
+            accumulator.clear(&self.index, slot);
         }
         self.index.remove(slot);
     }

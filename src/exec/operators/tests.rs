@@ -617,6 +617,44 @@ mod event_time {
         }
     }
 
+    #[test]
+    fn windows_that_are_over_leave_nothing_in_the_store() {
+        let open_one = || {
+            let calls: Vec<AggregateCall> = [(AggregateFunction::Max, false), (AggregateFunction::Count, true)]
+                .map(|(function, distinct)| {
+                    let output = Arc::new(Field::new(function.name(), DataType::Int64, true));
+                    AggregateCall { function, argument: Some(1), distinct, filter: None, output }
+                })
+                .into();
+            let outputs = calls.iter().map(|call| Arc::clone(&call.output));
+            let fields: Vec<_> = std::iter::once(Arc::new(rows_schema().field(0).clone())).chain(outputs).collect();
+            let schema = Arc::new(Schema::new(fields));
+            Aggregate::new(OperatorId::of("v", "root"), &rows_schema(), schema, vec![0], calls, true, true)
+                .and_then(|operator| operator.closing(&closing(false)))
+                .expect("takes the types")
+        };
+        let mut store = MemoryBackend::default();
+        let mut aggregate = open_one();
+        let at = Watermark::from_micros;
+        let rows = [((Some(1), 5), 1), ((Some(1), 6), 1), ((Some(9), 7), 1)];
+        step(&mut aggregate, &mut store, &rows, (Watermark::NONE, at(0)));
+        barrier(&mut aggregate, &mut store);
+        step(&mut aggregate, &mut store, &[], (at(0), at(5)));
+        barrier(&mut aggregate, &mut store);
+        let mut again = open_one();
+        super::open(&mut again, &mut store);
+        assert_eq!(again.groups(), 1);
+        step(&mut again, &mut store, &[], (at(5), Watermark::END));
+        barrier(&mut again, &mut store);
+        let mut left = 0;
+        let count = &mut |_: &[u8], _: &[u8]| {
+            left += 1;
+            Ok(())
+        };
+        store.scan(OperatorId::of("v", "root"), &[], count).expect("is in memory");
+        assert_eq!(left, 0);
+    }
+
     /// `r.w BETWEEN l.w AND l.w + 3` microseconds, over the columns of both sides.
     fn within_three() -> Arc<dyn PhysicalExpr> {
         let column = |index: usize| -> Arc<dyn PhysicalExpr> { Arc::new(Column::new("w", index)) };
