@@ -198,6 +198,8 @@ pub enum OperatorSpec {
     Filter {
         /// A boolean expression over the input's columns.
         predicate: Arc<dyn PhysicalExpr>,
+        /// The input's columns that are put out, at least one.
+        columns: Vec<usize>,
     },
     /// The rows of all inputs, which share its schema up to names. One or more inputs.
     Union,

@@ -85,7 +85,7 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, Importe
                 .collect();
             format!("[{}]", parts.join(", "))
         }
-        OperatorSpec::Filter { predicate } => predicate.to_string(),
+        OperatorSpec::Filter { predicate, .. } => predicate.to_string(),
         OperatorSpec::Union | OperatorSpec::Unnest(_) | OperatorSpec::Latest | OperatorSpec::Hold => {
             format!("[{}]", columns(node))
         }

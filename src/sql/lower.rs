@@ -80,7 +80,7 @@ fn computes(node: &PlanNode) -> bool {
     };
     match &node.operator {
         OperatorSpec::Project { expressions } => expressions.iter().any(fallible),
-        OperatorSpec::Filter { predicate } => fallible(predicate),
+        OperatorSpec::Filter { predicate, .. } => fallible(predicate),
         _ => false,
     }
 }
@@ -284,7 +284,8 @@ impl Lowering<'_> {
         for (step, path) in steps.iter().zip(paths) {
             let predicate = self.expression(step, filter.input.schema())?;
             let schema = self.schema_of(lowered.index);
-            lowered.index = self.push(&path, OperatorSpec::Filter { predicate }, vec![lowered.index], schema);
+            let operator = OperatorSpec::Filter { predicate, columns: (0..schema.fields().len()).collect() };
+            lowered.index = self.push(&path, operator, vec![lowered.index], schema);
         }
         Ok(lowered)
     }

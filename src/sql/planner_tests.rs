@@ -478,12 +478,12 @@ fn evaluate(plan: &crate::exec::plan::JobPlan) -> Result<Vec<RecordBatch>, Error
                     .map_err(|error| from_datafusion(&error))?;
                 RecordBatch::try_new(Arc::clone(&node.schema), arrays)?
             }
-            (OperatorSpec::Filter { predicate }, Some(input)) => {
+            (OperatorSpec::Filter { predicate, columns }, Some(input)) => {
                 let kept = predicate
                     .evaluate(&input)
                     .and_then(|value| value.into_array(input.num_rows()))
                     .map_err(|error| from_datafusion(&error))?;
-                arrow::compute::filter_record_batch(&input, arrow::array::AsArray::as_boolean(&kept))?
+                arrow::compute::filter_record_batch(&input.project(columns)?, arrow::array::AsArray::as_boolean(&kept))?
             }
             (other, _) => panic!("{}", other.name()),
         };

@@ -1,4 +1,4 @@
-//! Drops the columns of imports that nothing above reads.
+//! Drops the columns of imports and filters that nothing above reads.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ use super::errors::from_datafusion;
 use crate::exec::plan::{OperatorSpec, PlanNode, RankSpec, Show};
 use crate::types::{Error, Result};
 
-/// Prunes the imports of a plan whose root is the last node. Filters and joins hand on what their inputs have
-/// left; every other operator puts out the same columns as before.
+/// Prunes the imports and filters of a plan whose root is the last node. Joins hand on what their inputs have left; every
+/// other operator puts out the same columns as before.
 pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
     let needed = needed_columns(&nodes);
     // Per node: where each of its former columns is now.
@@ -27,15 +27,18 @@ pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
         match &mut node.operator {
             OperatorSpec::Import { columns, .. } => {
                 // A batch without columns has no length of its own: keep one.
-                let kept: Vec<usize> = if needed.is_empty() { vec![0] } else { needed.into_iter().collect() };
+                let kept = if needed.is_empty() { BTreeSet::from([0]) } else { needed };
                 place = (0..width).map(|column| kept.iter().position(|kept| *kept == column)).collect();
                 *columns = kept.iter().filter_map(|kept| columns.get(*kept).copied()).collect();
                 node.schema = narrowed(&node.schema, &place);
             }
-            OperatorSpec::Filter { predicate } => {
+            OperatorSpec::Filter { predicate, columns } => {
                 *predicate = moved(predicate, &input)?;
-                node.schema = narrowed(&node.schema, &input);
-                place = input;
+                let some = || input.iter().position(Option::is_some).into_iter().collect();
+                let kept = if needed.is_empty() { some() } else { needed };
+                place = (0..width).map(|column| kept.iter().position(|kept| *kept == column)).collect();
+                *columns = kept.iter().map(|kept| moved_column(*kept, &input)).collect::<Result<_>>()?;
+                node.schema = narrowed(&node.schema, &place);
             }
             OperatorSpec::Project { expressions } => {
                 for expression in expressions {
@@ -120,7 +123,7 @@ fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
                 let input = node.inputs.first().and_then(|input| nodes.get(*input));
                 (0..input.map_or(0, |input| input.schema.fields().len())).collect()
             }
-            OperatorSpec::Filter { predicate } => own.into_iter().chain(columns_of(predicate)).collect(),
+            OperatorSpec::Filter { predicate, .. } => own.into_iter().chain(columns_of(predicate)).collect(),
             OperatorSpec::Unnest(unnest) => unnest.lists.iter().chain(&unnest.columns).copied().collect(),
             // The inputs of a union must keep one shape; no query is lowered to the latest rows of a key.
             OperatorSpec::Union | OperatorSpec::Latest | OperatorSpec::Hold => all.collect(),

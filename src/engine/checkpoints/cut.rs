@@ -178,7 +178,7 @@ pub(crate) fn plan_mark(relation: &RelationSpec) -> Option<String> {
             OperatorSpec::Project { expressions } => {
                 write!(text, " {:?}", expressions.iter().map(ToString::to_string).collect::<Vec<_>>())
             }
-            OperatorSpec::Filter { predicate } => write!(text, " {predicate}"),
+            OperatorSpec::Filter { predicate, columns } => write!(text, " {predicate} {columns:?}"),
             OperatorSpec::Union | OperatorSpec::Latest | OperatorSpec::Hold => Ok(()),
             OperatorSpec::Join(join) => {
                 let condition = join.condition.as_ref().map(ToString::to_string);

@@ -118,12 +118,14 @@ pub(super) fn build<'scope>(
                 let stream = by_row(spec, input.stream, counts, job, &mut errors, apply);
                 Spread { stream, by }
             }
-            OperatorSpec::Filter { predicate } => {
+            OperatorSpec::Filter { predicate, columns } => {
                 let input = inputs.remove(0);
-                let predicate = Arc::clone(predicate);
-                let apply = move |chunk: &Chunk| filter(&*predicate, chunk);
+                let place = |by: &usize| columns.iter().position(|column| column == by);
+                let by = input.by.and_then(|by| by.iter().map(place).collect());
+                let (predicate, columns) = (Arc::clone(predicate), columns.clone());
+                let apply = move |chunk: &Chunk| filter(&*predicate, &columns, chunk);
                 let stream = by_row(spec, input.stream, counts, job, &mut errors, apply);
-                Spread { stream, by: input.by }
+                Spread { stream, by }
             }
             OperatorSpec::Union => {
                 // Batches carry their schema; after a union all have the union's.

@@ -8,18 +8,19 @@ use datafusion::physical_expr::PhysicalExpr;
 use crate::exec::relation::from_datafusion;
 use crate::types::{Chunk, Error, Result};
 
-/// The changes of the rows for which `predicate` is true, not false or NULL; `None` without any.
+/// The changes of the rows for which `predicate` is true, not false or NULL, with some of their columns; `None` without any.
 ///
 /// # Errors
 /// What the predicate fails with on a row.
-pub(crate) fn filter(predicate: &dyn PhysicalExpr, chunk: &Chunk) -> Result<Option<Chunk>> {
+pub(crate) fn filter(predicate: &dyn PhysicalExpr, columns: &[usize], chunk: &Chunk) -> Result<Option<Chunk>> {
     let mask =
         predicate.evaluate(chunk.batch()).and_then(|value| value.into_array(chunk.rows())).map_err(from_datafusion)?;
     let mask = mask.as_boolean_opt().ok_or_else(|| Error::internal("a predicate is not boolean"))?;
+    let rows = chunk.batch().project(columns)?;
     if mask.true_count() == chunk.rows() {
-        return Ok(Some(chunk.clone()));
+        return Ok(Some(chunk.with_batch(rows)));
     }
-    let rows = filter_record_batch(chunk.batch(), mask)?;
+    let rows = filter_record_batch(&rows, mask)?;
     let kept = match chunk.diffs() {
         None => Chunk::inserts(&rows),
         Some(diffs) => {
