@@ -9,10 +9,11 @@
 //!
 //! Division by zero is an error for every type, as is a double that overflows or underflows.
 
+mod kernels;
+
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, PrimitiveArray};
-use arrow::compute::try_binary;
 use arrow::datatypes::{
     ArrowPrimitiveType, DataType, Decimal128Type, Float32Type, Float64Type, Int16Type, Int32Type, Int64Type, i256,
 };
@@ -23,6 +24,7 @@ use datafusion::logical_expr::{
     ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 
+use self::kernels::{Operand, compute};
 use super::errors::{to_arrow, to_datafusion};
 use super::types::sql_name;
 use crate::types::{Error, SqlState};
@@ -205,24 +207,29 @@ impl ScalarUDFImpl for CheckedArithmetic {
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> DataFusionResult<ColumnarValue> {
-        let rows = args.number_rows;
         let [left, right] = args.args.as_slice() else {
             return Err(to_datafusion(Error::internal("an operator takes two arguments")));
         };
-        let constant = matches!((left, right), (ColumnarValue::Scalar(_), ColumnarValue::Scalar(_)));
-        let rows = if constant { 1 } else { rows };
-        let (left, right) = (left.to_array(rows)?, right.to_array(rows)?);
-        let values = compute(self.operator, &left, &right, args.return_field.data_type())?;
-        if constant {
+        let result = args.return_field.data_type();
+        let is_null = |side: &ColumnarValue| matches!(side, ColumnarValue::Scalar(value) if value.is_null());
+        if is_null(left) || is_null(right) {
+            return Ok(ColumnarValue::Scalar(ScalarValue::try_new_null(result)?));
+        }
+        let operand = |side: &ColumnarValue| {
+            let constant = matches!(side, ColumnarValue::Scalar(_));
+            Ok::<_, DataFusionError>(Operand {
+                values: side.to_array(if constant { 1 } else { args.number_rows })?,
+                constant,
+            })
+        };
+        let (left, right) = (operand(left)?, operand(right)?);
+        let values = compute(self.operator, &left, &right, result)?;
+        if left.constant && right.constant {
             Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&values, 0)?))
         } else {
             Ok(ColumnarValue::Array(values))
         }
     }
-}
-
-fn division_by_zero() -> ArrowError {
-    to_arrow(Error::new(SqlState::DivisionByZero, "division by zero"))
 }
 
 pub(crate) fn out_of_range(data_type: &DataType) -> Error {
@@ -232,137 +239,6 @@ pub(crate) fn out_of_range(data_type: &DataType) -> Error {
         other => format!("{} out of range", sql_name(other)),
     };
     Error::new(SqlState::NumericOutOfRange, message)
-}
-
-fn compute(operator: Arithmetic, left: &ArrayRef, right: &ArrayRef, result: &DataType) -> Result<ArrayRef, ArrowError> {
-    Ok(match left.data_type() {
-        DataType::Int16 => integers::<Int16Type>(operator, left, right)?,
-        DataType::Int32 => integers::<Int32Type>(operator, left, right)?,
-        DataType::Int64 => integers::<Int64Type>(operator, left, right)?,
-        DataType::Float32 => floats::<Float32Type>(operator, left, right)?,
-        DataType::Float64 => floats::<Float64Type>(operator, left, right)?,
-        DataType::Decimal128(..) => decimals(operator, left, right, result)?,
-        other => {
-            return Err(to_arrow(Error::internal(format!("no arithmetic on {other}"))));
-        }
-    })
-}
-
-fn operands<'a, T: ArrowPrimitiveType>(
-    left: &'a ArrayRef,
-    right: &'a ArrayRef,
-) -> Result<(&'a PrimitiveArray<T>, &'a PrimitiveArray<T>), ArrowError> {
-    match (left.as_primitive_opt::<T>(), right.as_primitive_opt::<T>()) {
-        (Some(left), Some(right)) => Ok((left, right)),
-        _ => Err(to_arrow(Error::internal("operands of different types"))),
-    }
-}
-
-/// Integers of one width, with checked operations.
-trait Integer: Copy + PartialEq + Default {
-    fn checked(self, operator: Arithmetic, other: Self) -> Option<Self>;
-}
-
-macro_rules! integer {
-    ($($native:ty),*) => { $(
-        impl Integer for $native {
-            fn checked(self, operator: Arithmetic, other: Self) -> Option<Self> {
-                match operator {
-                    Arithmetic::Add => self.checked_add(other),
-                    Arithmetic::Subtract => self.checked_sub(other),
-                    Arithmetic::Multiply => self.checked_mul(other),
-                    Arithmetic::Divide => self.checked_div(other),
-                    // The smallest number modulo -1 is 0, though its quotient overflows.
-                    Arithmetic::Remainder => Some(self.wrapping_rem(other)),
-                }
-            }
-        }
-    )* };
-}
-integer!(i16, i32, i64);
-
-fn divides(operator: Arithmetic) -> bool {
-    matches!(operator, Arithmetic::Divide | Arithmetic::Remainder)
-}
-
-fn integers<T>(operator: Arithmetic, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef, ArrowError>
-where
-    T: ArrowPrimitiveType,
-    T::Native: Integer,
-{
-    let (left, right) = operands::<T>(left, right)?;
-    let values: PrimitiveArray<T> = try_binary(left, right, |a: T::Native, b: T::Native| {
-        if divides(operator) && b == T::Native::default() {
-            return Err(division_by_zero());
-        }
-        a.checked(operator, b).ok_or_else(|| to_arrow(out_of_range(&T::DATA_TYPE)))
-    })?;
-    Ok(Arc::new(values))
-}
-
-/// Floating point numbers of one width.
-trait Float: Copy {
-    const ZERO: Self;
-    fn plain(self, operator: Arithmetic, other: Self) -> Self;
-    fn is_zero(self) -> bool;
-    fn infinite(self) -> bool;
-}
-
-macro_rules! float {
-    ($($native:ty),*) => { $(
-        impl Float for $native {
-            const ZERO: Self = 0.0;
-            fn plain(self, operator: Arithmetic, other: Self) -> Self {
-                match operator {
-                    Arithmetic::Add => self + other,
-                    Arithmetic::Subtract => self - other,
-                    Arithmetic::Multiply => self * other,
-                    Arithmetic::Divide => self / other,
-                    Arithmetic::Remainder => self % other,
-                }
-            }
-            fn is_zero(self) -> bool {
-                self == Self::ZERO
-            }
-            fn infinite(self) -> bool {
-                self.is_infinite()
-            }
-        }
-    )* };
-}
-float!(f32, f64);
-
-fn floats<T>(operator: Arithmetic, left: &ArrayRef, right: &ArrayRef) -> Result<ArrayRef, ArrowError>
-where
-    T: ArrowPrimitiveType,
-    T::Native: Float,
-{
-    let (left, right) = operands::<T>(left, right)?;
-    let values: PrimitiveArray<T> = try_binary(left, right, |a: T::Native, b: T::Native| {
-        if divides(operator) && b.is_zero() {
-            return Err(division_by_zero());
-        }
-        let value = a.plain(operator, b);
-        if value.infinite() && !a.infinite() && !b.infinite() {
-            return Err(to_arrow(out_of_range(&T::DATA_TYPE)));
-        }
-        let vanished = match operator {
-            Arithmetic::Multiply => value.is_zero() && !a.is_zero() && !b.is_zero(),
-            Arithmetic::Divide => value.is_zero() && !a.is_zero() && !b.infinite(),
-            Arithmetic::Add | Arithmetic::Subtract | Arithmetic::Remainder => false,
-        };
-        if vanished {
-            return Err(to_arrow(Error::new(SqlState::NumericOutOfRange, "value out of range: underflow")));
-        }
-        // Adding zero takes the sign off a zero.
-        Ok(arrow::array::ArrowNativeTypeOp::add_wrapping(value, T::Native::default()))
-    })?;
-    Ok(Arc::new(values))
-}
-
-/// Ten to a power, which is at most 76: the largest that fits.
-fn power(exponent: i16) -> Option<i256> {
-    i256::from_i128(10).checked_pow(u32::try_from(exponent).ok().filter(|exponent| *exponent <= 76)?)
 }
 
 /// `value / divisor`, halves away from zero.
@@ -376,43 +252,6 @@ pub(crate) fn divide_rounded(value: i256, divisor: i256) -> Option<i256> {
     }
     let away = if (value < i256::ZERO) == (divisor < i256::ZERO) { i256::ONE } else { i256::MINUS_ONE };
     quotient.checked_add(away)
-}
-
-fn decimals(
-    operator: Arithmetic,
-    left: &ArrayRef,
-    right: &ArrayRef,
-    result: &DataType,
-) -> Result<ArrayRef, ArrowError> {
-    let (DataType::Decimal128(_, s1), DataType::Decimal128(_, s2), DataType::Decimal128(precision, scale)) =
-        (left.data_type(), right.data_type(), result)
-    else {
-        return Err(to_arrow(Error::internal("numerics without a scale")));
-    };
-    let (precision, scale) = (*precision, *scale);
-    let (s1, s2, wanted) = (i16::from(*s1), i16::from(*s2), i16::from(scale));
-    let bound = 10_i128.pow(u32::from(PRECISION));
-    let (left, right) = operands::<Decimal128Type>(left, right)?;
-    let overflow = || to_arrow(out_of_range(&DataType::Decimal128(precision, scale)));
-    // The factors do not depend on the row.
-    let (raise_left, raise_right) = (power(s1.max(s2) - s1), power(s1.max(s2) - s2));
-    let (quotient, product) = (power(wanted - s1 + s2), power(s1 + s2 - wanted));
-    let values: PrimitiveArray<Decimal128Type> = try_binary(left, right, |a: i128, b: i128| {
-        if divides(operator) && b == 0 {
-            return Err(division_by_zero());
-        }
-        let (a, b) = (i256::from_i128(a), i256::from_i128(b));
-        let level = || Some((a.checked_mul(raise_left?)?, b.checked_mul(raise_right?)?));
-        let value = match operator {
-            Arithmetic::Add => level().and_then(|(a, b)| a.checked_add(b)),
-            Arithmetic::Subtract => level().and_then(|(a, b)| a.checked_sub(b)),
-            Arithmetic::Remainder => level().and_then(|(a, b)| a.checked_rem(b)),
-            Arithmetic::Multiply => a.checked_mul(b).and_then(|value| divide_rounded(value, product?)),
-            Arithmetic::Divide => quotient.and_then(|factor| divide_rounded(a.checked_mul(factor)?, b)),
-        };
-        value.and_then(i256::to_i128).filter(|value| value.unsigned_abs() < bound.unsigned_abs()).ok_or_else(overflow)
-    })?;
-    Ok(Arc::new(values.with_precision_and_scale(precision, scale)?))
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
