@@ -303,6 +303,10 @@ fn watermark(state: &SessionState, create: &CreateTable, table: &mut Table) -> R
     if from != column.data_type {
         return Err(assign::mismatch(column, &from, "watermark").position_or(Some(clause.position)));
     }
+    if let Some(drift) = create.time_options.get("max_drift").filter(|_| create.options.is_empty()) {
+        let error = Error::new(SqlState::InvalidParameterValue, "option \"max_drift\" is about reading a source");
+        return Err(error.hint("Leave it out of a table without a connector.").position(drift.position));
+    }
     let option = |name: &str| create.time_options.get(name).map(|value| value.duration(name)).transpose();
     let micros = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
     let lateness = option("allowed_lateness")?.map_or(0, micros);
@@ -312,6 +316,7 @@ fn watermark(state: &SessionState, create: &CreateTable, table: &mut Table) -> R
         expression,
         ahead_max: micros(option("watermark_max_ahead")?.unwrap_or(AHEAD_MAX)),
         idle_timeout: option("idle_timeout")?.map(|span| u64::try_from(span.as_millis()).unwrap_or(u64::MAX)),
+        drift_max: option("max_drift")?.map(micros),
     }))
 }
 

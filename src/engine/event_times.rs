@@ -35,6 +35,8 @@ pub struct TableWatermark {
     pub ahead_max: i64,
     /// A split that gave nothing for so long, in milliseconds, holds nobody back.
     pub idle_timeout: Option<u64>,
+    /// It is not read while it is further ahead, in microseconds, of another table that one of its jobs follows.
+    pub drift_max: Option<i64>,
 }
 
 impl TableWatermark {
@@ -112,6 +114,7 @@ struct SplitTime {
 #[derive(Debug)]
 struct TableTime {
     column: usize,
+    drift_max: Option<i64>,
     watermark: Watermark,
     since: Time,
     splits: BTreeMap<SplitId, SplitTime>,
@@ -183,7 +186,7 @@ impl EventTimes {
     }
 
     /// A table with event time.
-    pub(super) fn add_table(&mut self, table: RelationId, column: usize, from: Option<&TableTimeCut>) {
+    pub(super) fn add_table(&mut self, table: RelationId, of: &TableWatermark, from: Option<&TableTimeCut>) {
         // One that is started again keeps what is known of it.
         if self.tables.contains_key(&table) {
             return;
@@ -193,7 +196,8 @@ impl EventTimes {
         };
         let splits = from.iter().flat_map(|cut| &cut.splits).map(split).collect();
         let watermark = from.map_or(Watermark::NONE, |cut| cut.watermark);
-        self.tables.insert(table, TableTime { column, watermark, since: Time::ZERO, splits });
+        let (column, drift_max) = (of.column, of.drift_max);
+        self.tables.insert(table, TableTime { column, drift_max, watermark, since: Time::ZERO, splits });
         self.stale = true;
     }
 
@@ -296,6 +300,34 @@ impl EventTimes {
     /// True when a table has event time.
     pub(super) fn has(&self, table: RelationId) -> bool {
         self.tables.contains_key(&table)
+    }
+
+    /// True when a table is to wait for another that one of its jobs follows: it is further ahead than it may be.
+    pub(super) fn is_ahead(&self, table: RelationId) -> bool {
+        let Some(own) = self.tables.get(&table) else { return false };
+        let Some(drift_max) = own.drift_max else { return false };
+        let may_wait_for = own.watermark.after(drift_max);
+        let others =
+            self.jobs.keys().map(|job| self.tables_below(*job)).filter(|tables| tables.contains(&table)).flatten();
+        // One that is idle, has ended or is not read in splits holds nobody back.
+        let slowest = others.filter(|other| *other != table).filter_map(|other| self.tables.get(&other)?.slowest());
+        slowest.map(|(_, split)| split.watermark).any(|watermark| watermark < may_wait_for)
+    }
+
+    /// The tables that a job follows, also through views.
+    fn tables_below(&self, job: RelationId) -> HashSet<RelationId> {
+        let (mut tables, mut jobs) = (HashSet::new(), vec![job]);
+        while let Some(job) = jobs.pop() {
+            let follows = self.jobs.get(&job).into_iter().flat_map(|job| &job.follows);
+            for (relation, _) in follows {
+                if self.tables.contains_key(relation) {
+                    tables.insert(*relation);
+                } else {
+                    jobs.push(*relation);
+                }
+            }
+        }
+        tables
     }
 
     /// What is known of a table.

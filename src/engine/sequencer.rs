@@ -367,6 +367,12 @@ impl Sequencer {
                 more = true;
                 continue;
             }
+            if let FeedId::Table(table) = feed.id
+                && self.event_times.is_ahead(table)
+            {
+                more = true;
+                continue;
+            }
             let upper = self.relations.least_upper_above(&feed.jobs);
             let taken = feed.take(upper);
             more |= feed.has_more;
@@ -502,7 +508,7 @@ impl Sequencer {
         | RelationKind::External { watermark: Some(watermark), .. } = &relation.kind
         {
             let from = self.restored.as_ref().and_then(|restored| restored.event_times.get(&relation.id));
-            self.event_times.add_table(relation.id, watermark.column, from);
+            self.event_times.add_table(relation.id, watermark, from);
             self.watermarks.insert(relation.id, watermark.clone());
         }
         match &relation.kind {

@@ -13,7 +13,7 @@ use super::tokens::{is_space, position, word};
 use crate::types::{Error, Result, SqlState};
 
 /// The options of tables that are about event time.
-const OPTIONS: [&str; 3] = ["allowed_lateness", "idle_timeout", "watermark_max_ahead"];
+const OPTIONS: [&str; 4] = ["allowed_lateness", "idle_timeout", "max_drift", "watermark_max_ahead"];
 /// What others call them, in milliseconds.
 const MILLISECONDS: [(&str, &str); 2] =
     [("allowed_lateness_ms", "allowed_lateness"), ("idle_timeout_ms", "idle_timeout")];

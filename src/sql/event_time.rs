@@ -142,7 +142,8 @@ fn rows_of(
             let times = expressions.iter().map(|expression| of_expression(expression, &first.times)).collect();
             Rows { times, ..first }
         }
-        OperatorSpec::Filter { .. } | OperatorSpec::Hold | OperatorSpec::Latest => first,
+        OperatorSpec::Filter { columns, .. } => Rows { times: columns.iter().map(time_of).collect(), ..first },
+        OperatorSpec::Hold | OperatorSpec::Latest => first,
         OperatorSpec::Unnest(unnest) => Rows { times: unnest.columns.iter().map(time_of).collect(), ..first },
         OperatorSpec::Union => {
             let width = node.schema.fields().len();
