@@ -104,17 +104,16 @@ def run(statements, workers):
 def make_data(given):
     """Writes the generator's events as files, unless they are there."""
     for event, columns in COLUMNS.items():
-        folder = given.data / event
-        if any(folder.glob(f"*.{SUFFIX[given.source]}")):
+        file = given.data / event / f"part-0.{SUFFIX[given.source]}"
+        if any(file.parent.glob(f"*{file.suffix}")):
             continue
-        print(f"writing {folder}", file=sys.stderr, flush=True)
+        print(f"writing {file}", file=sys.stderr, flush=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         run(
             f"CREATE TABLE events ({columns}) WITH ({generated(event, given.events)});\n"
-            f"CREATE SINK files WITH (connector = 'file', path = '{folder}', format = '{given.source}') AS SELECT * FROM events;",
+            f"CREATE SINK files WITH (connector = 'file', path = '{file}', format = '{given.source}') AS SELECT * FROM events;",
             given.workers,
         )
-        for written in folder.glob("*.json"):
-            written.rename(written.with_suffix(".jsonl"))
 
 
 def measure(given, query):
