@@ -15,6 +15,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::physical_expr::PhysicalExpr;
 use tokio::sync::oneshot;
 
+use super::alarm::{Alarm, ClockRequests};
 use super::checkpoints::offline::{OfflineSelection, as_one, read_state};
 use super::checkpoints::{CheckpointConfig, CheckpointInfo, Checkpoints, Controller, Message, StateStores};
 use super::event_times::{EventTimes, SeenTime, TableWatermark};
@@ -245,17 +246,14 @@ impl Coordinator {
         let progress = Arc::new(Progress::default());
         let relations = Arc::new(Relations::new(Arc::clone(&progress)));
         let (requests, received) = channel();
-        let tick_wake = WakeOnce::default();
-        let tick = {
-            let (wake, requests) = (tick_wake.clone(), Mutex::new(requests.clone()));
-            Arc::new(move || {
-                if wake.set() {
-                    // The sequencer is gone when the server stops.
-                    let _ = lock(&requests).send(Request::Tick { answer: None });
-                }
-            })
+        let (tick_wake, alarm) = (WakeOnce::default(), Alarm::new());
+        let clock = ClockRequests {
+            tick_wake: tick_wake.clone(),
+            alarm: alarm.clone(),
+            requests: Mutex::new(requests.clone()),
         };
-        let executor = Arc::new(Executor::start(ExecutorConfig { workers: config.workers, progress, tick })?);
+        let clock = Arc::new(clock);
+        let executor = Arc::new(Executor::start(ExecutorConfig { workers: config.workers, progress, clock })?);
         let last_time = Arc::new(AtomicU64::new(0));
         let incarnation = lock(&head).head().incarnation;
         let checkpoint_dir = config.checkpoints.as_ref().map(|checkpoints| checkpoints.directory.clone());
@@ -288,7 +286,8 @@ impl Coordinator {
             relations: Arc::clone(&relations),
             requests: received,
             own_requests: requests.clone(),
-            tick_wake: tick_wake.clone(),
+            tick_wake,
+            alarm,
             feed_wake: WakeOnce::default(),
             head,
             log,

@@ -47,6 +47,7 @@ pub struct Engine {
     closed: CancellationToken,
     queries: QueryThreads,
     limits: Arc<Limits>,
+    env: Env,
 }
 
 /// What writers of one table share.
@@ -77,6 +78,7 @@ impl Engine {
     pub async fn open(config: EngineConfig, env: Env) -> Result<Arc<Engine>> {
         let data_dir = config.data_dir.clone();
         let workers = config.workers.max(1);
+        let of_coordinator = env.clone();
         let (coordinator, (catalog, records)) = tokio::task::spawn_blocking(move || {
             std::fs::create_dir_all(&data_dir)?;
             if let Some((folder, checkpoints)) =
@@ -88,7 +90,7 @@ impl Engine {
             let (checkpoints, memory_bytes) = (config.checkpoints, config.memory_bytes);
             let coordinator_config =
                 CoordinatorConfig { data_dir: data_dir.clone(), workers, checkpoints, memory_bytes };
-            let coordinator = Coordinator::start(coordinator_config, env)?;
+            let coordinator = Coordinator::start(coordinator_config, of_coordinator)?;
             Ok::<_, Error>((coordinator, CatalogStore::open(&data_dir)?))
         })
         .await
@@ -107,6 +109,7 @@ impl Engine {
             closed: CancellationToken::new(),
             queries: QueryThreads::start(workers)?,
             limits,
+            env,
         });
         if let Err(error) = recovery::recover(&engine, records).await {
             // Nothing of it writes to the directory any more when the caller knows.
@@ -119,6 +122,11 @@ impl Engine {
     /// A session for one client.
     pub fn session(self: &Arc<Self>) -> Session {
         Session::new(Arc::clone(self))
+    }
+
+    /// What the process is given by its surroundings.
+    pub(crate) fn env(&self) -> &Env {
+        &self.env
     }
 
     /// What clients may take.

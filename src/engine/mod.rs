@@ -12,6 +12,7 @@
 //! Deliberately absent: wire formats.
 
 mod aggregate_functions;
+mod alarm;
 mod alter;
 mod api;
 mod bad_rows;

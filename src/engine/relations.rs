@@ -109,9 +109,13 @@ impl Relations {
         if !self.zone.is_utc() || self.user.as_ref() != DATABASE {
             sql::set_zone(state.config_mut().options_mut(), &self.zone, &self.user);
         }
-        // The time that now() gives, for the whole statement.
+        let known = sql::KnownRelations(Arc::new(self.clone()));
+        state.config_mut().set_extension(Arc::new(known));
+        // The time that now() gives, for the whole statement: by the clock that views follow.
         if self.depth == 0 {
             state.mark_start_execution();
+            let now = chrono::DateTime::from_timestamp_micros(self.engine.env().now_micros());
+            state.execution_props_mut().query_execution_start_time = now;
         }
         state
     }
@@ -240,6 +244,7 @@ impl sql::Resolver for Relations {
             key: object.key().to_vec(),
             append_only: object.append_only(),
             event_times: event_times(object),
+            keeps_times: matches!(object.definition, Definition::Table(_)) && !object.is_external(),
             // Tables and views are what they are, and a file has an end.
             bounded: true,
         })

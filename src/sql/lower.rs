@@ -7,7 +7,10 @@
 //! dropped at the imports ([`super::prune`]).
 
 mod join;
+mod lookup_join;
 mod rank;
+mod temporal_filter;
+mod temporal_join;
 mod unnest;
 
 use std::collections::HashMap;
@@ -22,7 +25,7 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::logical_plan::TableScanBuilder;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::utils::{conjunction, split_conjunction};
+use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{
     Aggregate, Distinct, EmptyRelation, Expr, Filter, LogicalPlan, Projection, TableScan, Union, Values, Volatility,
     Window,
@@ -211,7 +214,11 @@ impl Lowering<'_> {
         if !scan.filters.is_empty() {
             return self.filtered_import(scan, path);
         }
-        let input = Input { event_times: info.event_times.clone(), append_only: info.append_only };
+        let input = Input {
+            event_times: info.event_times.clone(),
+            append_only: info.append_only,
+            keeps_times: info.keeps_times,
+        };
         self.inputs.insert(info.id, input);
         let wanted: Vec<usize> = scan.projection.clone().unwrap_or_else(|| (0..info.schema.fields().len()).collect());
         let mut fields = Vec::with_capacity(wanted.len());
@@ -272,7 +279,10 @@ impl Lowering<'_> {
 
     fn filter(&mut self, filter: &Filter, path: &str) -> Result<Lowered> {
         self.row_limits.extend(rank::row_limit(filter).map(|(window, rows)| (std::ptr::from_ref(window), rows)));
-        let parts: Vec<Expr> = split_conjunction(&filter.predicate).into_iter().cloned().collect();
+        let (of_clock, parts) = temporal_filter::divide(&filter.predicate)?;
+        if !of_clock.is_empty() {
+            return self.temporal_filter(filter, &of_clock, parts, path);
+        }
         // Where a later condition can fail, an earlier one may be there to keep rows from it: then
         // each is a filter of its own, and the later one sees only what the earlier let through.
         let steps: Vec<Expr> =

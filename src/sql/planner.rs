@@ -36,6 +36,7 @@ use super::row_values;
 use super::scalar_functions::called_name;
 use super::series;
 use super::statement::Emit;
+use super::temporal_join;
 use super::tokens::with_stack;
 use super::types::{SqlTypes, UTC, sql_name, stored};
 use super::using;
@@ -54,6 +55,12 @@ pub trait Resolver: Sync {
     fn relation(&self, table: &TableReference) -> Option<RelationInfo>;
 }
 
+/// The relations that a statement may read, as an extension of its session's configuration.
+pub struct KnownRelations(
+    /// Gives each of them.
+    pub Arc<dyn Resolver + Send + Sync>,
+);
+
 /// A relation as the planner of a view sees it.
 #[derive(Clone, Debug)]
 pub struct RelationInfo {
@@ -67,6 +74,8 @@ pub struct RelationInfo {
     pub append_only: bool,
     /// False for a connector whose rows never end, so that state over it can grow for ever.
     pub bounded: bool,
+    /// A row has one time of the clock, over restarts too: not so those of connectors, which are read again.
+    pub keeps_times: bool,
     /// Its columns of event time, and what is known of them.
     pub event_times: Vec<(usize, EventTime)>,
 }
@@ -119,7 +128,7 @@ pub fn configure(builder: SessionStateBuilder) -> SessionStateBuilder {
 /// # Errors
 /// Those of class 42, 0A000; with position and hint.
 pub async fn plan_query(state: &SessionState, query: &ast::Query) -> Result<LogicalPlan> {
-    let plan = logical_plan(state, query).await?;
+    let plan = logical_plan(state, query, false).await?;
     analysed(state, plan).map_err(|error| locate(error, query))
 }
 
@@ -141,7 +150,7 @@ pub async fn plan_view(
         null_aware::rewrite(&mut query).map(|()| query)
     })?;
     let query = &query;
-    let plan = logical_plan(state, query).await?;
+    let plan = logical_plan(state, query, true).await?;
     let plan = analysed(state, plan).map_err(|error| locate(error, query))?;
     let names = view_columns(&plan, columns).map_err(|error| locate(error, query))?;
     with_stack(|| lower::lower(state, &plan, names, emit, resolver)).map_err(|error| locate(error, query))
@@ -173,6 +182,7 @@ pub fn view_columns(plan: &LogicalPlan, columns: &[String]) -> Result<Vec<String
 /// # Errors
 /// Those of [`plan_query`] and [`view_columns`].
 pub async fn plan_plain_view(state: &SessionState, query: &ast::Query, columns: &[String]) -> Result<LogicalPlan> {
+    temporal_join::check_plain_view(query)?;
     let plan = plan_query(state, query).await?;
     let names = view_columns(&plan, columns).map_err(|error| locate(error, query))?;
     let expressions: Vec<Expr> =
@@ -190,7 +200,7 @@ pub(crate) async fn infer_parameters(
     query: &ast::Query,
     types: &mut [Option<DataType>],
 ) -> Result<()> {
-    let statement = prepared(state, query).await?;
+    let (statement, _) = prepared(state, query).await?;
     // Where a type is needed to plan at all, the parameters are texts; the query is planned again
     // then, and its errors are seen.
     let Ok(plan) = state.statement_to_plan(statement).await else { return Ok(()) };
@@ -207,16 +217,17 @@ pub(crate) async fn infer_parameters(
     Ok(())
 }
 
-/// A query in the form that DataFusion's planner takes.
-async fn prepared(state: &SessionState, query: &ast::Query) -> Result<PlannedStatement> {
+/// A query in the form that DataFusion's planner takes, and whether it has joins with versions.
+async fn prepared(state: &SessionState, query: &ast::Query) -> Result<(PlannedStatement, bool)> {
     let mut prepared = with_stack(|| catalog_queries::rewritten(query).unwrap_or_else(|| query.clone()));
+    let versions = with_stack(|| temporal_join::rewrite(state, &mut prepared))?;
     using::rewrite(state, &mut prepared).await;
     with_stack(|| prepare(&mut prepared))?;
-    Ok(PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared)))))
+    Ok((PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared)))), versions))
 }
 
-async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<LogicalPlan> {
-    let statement = prepared(state, query).await?;
+async fn logical_plan(state: &SessionState, query: &ast::Query, in_view: bool) -> Result<LogicalPlan> {
+    let (statement, versions) = prepared(state, query).await?;
     let plan = match state.statement_to_plan(statement).await {
         Ok(plan) => plan,
         Err(error) => {
@@ -229,6 +240,11 @@ async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<Logica
             };
             return Err(locate(ours, query));
         }
+    };
+    let plan = match versions {
+        true => with_stack(|| temporal_join::with_spans(plan, in_view))
+            .map_err(|error| locate(from_datafusion(&error), query))?,
+        false => plan,
     };
     with_stack(|| check_subqueries(state, &plan)).map_err(|error| locate(error, query))?;
     with_stack(|| null_aware::check(&plan)).map_err(|error| locate(error, query))?;

@@ -391,6 +391,7 @@ impl Resolver for Relations {
             schema: Arc::clone(&self.schema),
             key: vec![2],
             append_only: self.append_only,
+            keeps_times: true,
             bounded: self.bounded,
             event_times: Vec::new(),
         })

@@ -1,6 +1,7 @@
 //! Counted values per key: the decoded form of a map table.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use super::key_index::{KeyIndex, Slot};
 use super::layout::{map_key, map_prefix, split_map_key};
@@ -108,6 +109,16 @@ impl Multiset {
     /// A slot's values and counts, in order of value.
     pub fn entries(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&[u8], i64)> {
         self.entries[slot as usize].iter().map(|(value, entry)| (&**value, entry.count))
+    }
+
+    /// Those of them between two bounds, the first of which is not above the second.
+    pub fn range(
+        &self,
+        slot: Slot,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+    ) -> impl DoubleEndedIterator<Item = (&[u8], i64)> {
+        self.entries[slot as usize].range::<[u8], _>((from, to)).map(|(value, entry)| (&**value, entry.count))
     }
 
     /// Number of different values of a slot.

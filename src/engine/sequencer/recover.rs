@@ -82,7 +82,16 @@ impl Sequencer {
         let retained = relations.iter().map(RelationSpec::retain_millis).max().unwrap_or(0);
         let bound = lock(&self.head).head().clock_bound_millis;
         // The clock goes on behind its bound, and the past is kept from there.
-        let exact_from = Time::from_millis(if retained == 0 { u64::MAX } else { bound.saturating_sub(retained) });
+        // So is what a job put out by the times of its input.
+        let by_time = |relation: &RelationSpec| match &relation.kind {
+            RelationKind::View { plan, .. } | RelationKind::Sink { plan, .. } => plan.awaits_whole(),
+            _ => false,
+        };
+        let exact_from = Time::from_millis(match retained {
+            _ if relations.iter().any(by_time) => 0,
+            0 => u64::MAX,
+            retained => bound.saturating_sub(retained),
+        });
         self.log.replay(from, &mut |mut record| {
             for (id, chunks) in &record.writes {
                 if let Some(sink) = sinks.get(id) {

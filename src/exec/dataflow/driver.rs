@@ -21,6 +21,7 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::progress::frontier::MutableAntichain;
 
 use super::barrier::JobStore;
+use super::clock::Clock;
 use super::container::Packet;
 use super::exchange::{ByKeyGroup, Route};
 use super::imports::Local;
@@ -49,12 +50,9 @@ pub(super) struct JobContext {
     pub(super) worker: usize,
     pub(super) peers: usize,
     pub(super) store: Rc<JobStore>,
-    tick: TickRequest,
+    clock: Arc<dyn Clock>,
     failed: Rc<Cell<bool>>,
 }
-
-/// Asks the clock for the next time.
-pub(crate) type TickRequest = Arc<dyn Fn() + Send + Sync>;
 
 impl JobContext {
     pub(super) fn new(
@@ -64,9 +62,9 @@ impl JobContext {
         worker: usize,
         peers: usize,
         store: Rc<JobStore>,
-        tick: TickRequest,
+        clock: Arc<dyn Clock>,
     ) -> JobContext {
-        JobContext { shared, progress, slices, worker, peers, store, tick, failed: Rc::new(Cell::new(false)) }
+        JobContext { shared, progress, slices, worker, peers, store, clock, failed: Rc::new(Cell::new(false)) }
     }
 
     /// The same job, as the operators of another of its relations see it.
@@ -76,7 +74,12 @@ impl JobContext {
 
     /// Asks the clock for the next time: there is work that waits for one.
     pub(super) fn request_tick(&self) {
-        (self.tick)();
+        self.clock.request_tick();
+    }
+
+    /// Asks for a time when that one has come: an operator waits for it.
+    fn wake_at(&self, time: Time) {
+        self.clock.wake_at(time);
     }
 
     /// An edge of the job is level at a time. When all imports are, those who wait for the job to be
@@ -278,7 +281,7 @@ pub(super) fn drive<'scope>(
         // Held until the operator is open, so that no time passes before its state is there.
         let late = if with_late { initial.pop() } else { None };
         let mut unopened = initial.pop().map(|rows| Holding { rows, late });
-        // Held to put something out when event time goes on without rows.
+        // Held to put something out when event time, or the clock, goes on without rows.
         let mut own: Option<Holding> = None;
         let mut stash = Stash::default();
         let mut closing: Option<(Holding, [Watermark; 2], [Watermark; 2])> = None;
@@ -303,7 +306,7 @@ pub(super) fn drive<'scope>(
                         if starts {
                             stash.add(holding.delayed(as_of.as_millis()), std::iter::empty());
                         }
-                        own = Some(holding).filter(|_| with_late);
+                        own = Some(holding).filter(|_| with_late || operator.is_timed());
                     }
                     None => {
                         unopened = Some(holding);
@@ -322,6 +325,12 @@ pub(super) fn drive<'scope>(
                     {
                         stash.add(own.delayed(marked.as_millis()), std::iter::empty());
                     }
+                    // So is one that the operator waits for.
+                    if let (Some(due), Some(own), Some(open)) = (operator.wakes_at(), &own, open)
+                        && due.as_millis() < open
+                    {
+                        stash.add(own.delayed(due.as_millis().max(own.time())), std::iter::empty());
+                    }
                     if member.is_due(stash.closed_upto(&frontiers)) {
                         match member.pass(&job, &mut *operator, deadline) {
                             Some(Step::Done) => {}
@@ -337,6 +346,9 @@ pub(super) fn drive<'scope>(
                         match (open, &mut own) {
                             (Some(open), Some(own)) => own.downgrade(open),
                             _ => own = None,
+                        }
+                        if let Some(due) = operator.wakes_at() {
+                            job.wake_at(due);
                         }
                         return;
                     };

@@ -15,6 +15,7 @@
 
 mod barrier;
 mod build;
+mod clock;
 mod container;
 mod deliver;
 mod driver;
@@ -27,6 +28,7 @@ mod slices;
 mod worker;
 
 pub(crate) use barrier::{Barrier, Captured};
+pub(crate) use clock::Clock;
 pub(crate) use executor::{Executor, ExecutorConfig};
 pub(crate) use imports::{FeedId, FeedInput};
 pub(crate) use job::{ImportKind, JobSpec, JobState, PLACE_COLUMN};

@@ -13,7 +13,8 @@ use tokio::sync::oneshot;
 
 use super::barrier::{Barrier, JobStore};
 use super::build::{Built, build};
-use super::driver::{JobContext, TickRequest};
+use super::clock::Clock;
+use super::driver::JobContext;
 use super::imports::{EdgeQueue, FeedId, FeedInput, FeedQueue, Local};
 use super::job::JobSpec;
 use super::marks::{Mark, Marks};
@@ -100,7 +101,7 @@ struct WorkerState {
     peers: usize,
     slices: Rc<Slices>,
     progress: Arc<Progress>,
-    tick: TickRequest,
+    clock: Arc<dyn Clock>,
     running: HashMap<RelationId, Running>,
     feeds: HashMap<FeedId, Vec<Rc<RefCell<FeedQueue>>>>,
 }
@@ -110,13 +111,18 @@ struct WorkerState {
 const PARK_MAX: Duration = Duration::from_millis(50);
 
 /// Runs until [`WorkerCommand::Shutdown`], or until the coordinator is gone.
-pub(super) fn run(worker: &mut Worker, commands: &Receiver<WorkerCommand>, progress: Arc<Progress>, tick: TickRequest) {
+pub(super) fn run(
+    worker: &mut Worker,
+    commands: &Receiver<WorkerCommand>,
+    progress: Arc<Progress>,
+    clock: Arc<dyn Clock>,
+) {
     let mut state = WorkerState {
         index: worker.index(),
         peers: worker.peers(),
         slices: Rc::new(Slices::new()),
         progress,
-        tick,
+        clock,
         running: HashMap::new(),
         feeds: HashMap::new(),
     };
@@ -172,7 +178,7 @@ impl WorkerState {
             self.index,
             self.peers,
             Rc::clone(&store),
-            Arc::clone(&self.tick),
+            Arc::clone(&self.clock),
         );
         let locals =
             self.running.iter().filter_map(|(id, running)| Some((*id, Rc::clone(running.local.as_ref()?)))).collect();

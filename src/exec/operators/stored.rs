@@ -24,6 +24,9 @@ pub(crate) fn state_parts(operator: &OperatorSpec) -> &'static [&'static str] {
         | OperatorSpec::Union
         | OperatorSpec::Unnest(_)
         | OperatorSpec::Hold
+        | OperatorSpec::TemporalFilter(_)
+        | OperatorSpec::TemporalJoin(_)
+        | OperatorSpec::LookupJoin(_)
         | OperatorSpec::Latest => &[],
     }
 }

@@ -79,7 +79,7 @@ fn print(batch: &RecordBatch) -> Vec<String> {
 }
 
 /// The sum of changes per printed row.
-fn consolidated(chunks: &[Chunk]) -> BTreeMap<String, i64> {
+pub(super) fn consolidated(chunks: &[Chunk]) -> BTreeMap<String, i64> {
     let mut rows = BTreeMap::new();
     for chunk in chunks {
         for (row, line) in print(chunk.batch()).into_iter().enumerate() {

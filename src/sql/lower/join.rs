@@ -101,6 +101,12 @@ impl Lowering<'_> {
             }
         };
         let (mut on, conditions) = split(join)?;
+        if let Some(lowered) = self.lookup_join(join, &on, &conditions, path)? {
+            return Ok(lowered);
+        }
+        if let Some(lowered) = self.temporal_join(join, &on, &conditions, path)? {
+            return Ok(lowered);
+        }
         let (mut left_plan, mut right_plan) = (&join.left, &join.right);
         if swapped {
             std::mem::swap(&mut left_plan, &mut right_plan);
