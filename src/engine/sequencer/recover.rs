@@ -127,6 +127,8 @@ impl Sequencer {
             Ok(())
         })?;
         self.bad_rows = errors;
+        let retaining: Vec<RelationId> =
+            relations.iter().filter(|relation| relation.retain_millis() > 0).map(|relation| relation.id).collect();
         let ends = |splits: &BTreeMap<SplitId, (Offset, Time)>| {
             splits.iter().map(|(split, (end, _))| (split.clone(), *end)).collect()
         };
@@ -146,7 +148,7 @@ impl Sequencer {
         for ((table, split), (claim, time)) in claims {
             self.event_times.read(table, &split, claim, time);
         }
-        self.fill_before(from, replay.first().map(|record| record.time));
+        self.fill_before(from, replay.first().map(|record| record.time), retaining);
         self.changed = !replay.is_empty();
         self.replay(replay);
         if first {
@@ -160,12 +162,14 @@ impl Sequencer {
         Ok(())
     }
 
-    /// Lets jobs that follow event time take in what they start from, before what the log has: a row of the past is not
-    /// late. Times before the first of the log are free for that.
-    fn fill_before(&mut self, from: Time, first: Option<Time>) {
+    /// Lets jobs take in what they start from before what the log has, where that matters: of those that follow event time,
+    /// a row of the past is not late; of those that retain history, every time of the log is known. Times before the first
+    /// of the log are free for that.
+    fn fill_before(&mut self, from: Time, first: Option<Time>, retaining: Vec<RelationId>) {
         let first = first.unwrap_or(Time::MAX);
         let mut time = from;
-        let jobs = self.event_times.closed();
+        let mut jobs = self.event_times.closed();
+        jobs.extend(retaining);
         let relations = Arc::clone(&self.relations);
         let waits = || jobs.iter().any(|job| !relations.waits_for_no_edge(*job));
         let mut waited = Duration::ZERO;
