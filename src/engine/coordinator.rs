@@ -1,8 +1,10 @@
 //! The coordinator: the one clock, the timeline, the workers, and the relations that they keep.
 
 mod follow;
+mod inspect;
 
 pub(crate) use follow::Following;
+pub(crate) use inspect::{Inside, OperatorRead};
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -224,6 +226,8 @@ struct Inner {
     controller: Mutex<Option<std::thread::JoinHandle<()>>>,
     event_times: Arc<Mutex<Vec<SeenTime>>>,
     backlog: Mutex<Vec<Backlog>>,
+    /// Reads of operators that were begun.
+    inspections: AtomicU64,
 }
 
 /// A write that some workers have not closed yet.
@@ -325,6 +329,7 @@ impl Coordinator {
             controller: Mutex::new(controller),
             event_times,
             backlog: Mutex::default(),
+            inspections: AtomicU64::new(0),
         };
         Ok(Coordinator { inner: Arc::new(inner) })
     }
@@ -395,18 +400,13 @@ impl Coordinator {
         self.inner.incarnation << TOPOLOGY_BITS | self.inner.executor.generation()
     }
 
-    /// The state of a table or view as one canonical stream, as of its last capture, and the time of that; with `fresh`, or
-    /// when there was none yet, of a capture that has all that was answered so far.
+    /// The state of a table or view as one canonical stream, of a capture that has all that was answered so far.
     ///
     /// # Errors
     /// As [`Self::checkpoint`]; 42704 when the relation keeps no state, or was not captured.
-    pub(crate) async fn captured_state(&self, qualified_name: &str, fresh: bool) -> Result<(Time, Vec<u8>)> {
+    pub(crate) async fn captured_state(&self, qualified_name: &str) -> Result<Vec<u8>> {
         let newest = || self.checkpoints().into_iter().find(|info| info.status == "COMPLETE").map(|info| info.id);
-        let checkpoint = match newest().filter(|_| !fresh) {
-            Some(found) => Some(found),
-            None => self.checkpoint().await?.or_else(newest),
-        };
-        let checkpoint = checkpoint.ok_or_else(|| {
+        let checkpoint = self.checkpoint().await?.or_else(newest).ok_or_else(|| {
             Error::new(SqlState::UndefinedObject, "there is no state").hint("Create a table or a view first.")
         })?;
         let folder = self.inner.checkpoint_dir.clone().unwrap_or_default();
@@ -414,8 +414,7 @@ impl Coordinator {
         let selection = OfflineSelection { job, checkpoint: Some(checkpoint.0), bases: None };
         let read = move || as_one(&read_state(&folder.display().to_string(), &selection)?);
         let read = tokio::task::spawn_blocking(read).await;
-        let stream = read.map_err(|error| Error::internal(format!("a read of state ended: {error}")))??;
-        Ok((Time::from_millis(checkpoint.0), stream))
+        read.map_err(|error| Error::internal(format!("a read of state ended: {error}")))?
     }
 
     /// Installs all relations of the catalog, upstream first, and replays the timeline into them.

@@ -33,6 +33,7 @@ mod index_ddl;
 mod installed;
 mod interrupt;
 mod lookup;
+mod operator_table;
 mod operators;
 mod pending;
 mod pg_catalog;

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
@@ -23,13 +23,15 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::catalog::{Catalog, DEFAULT_SCHEMA, Definition, Object, late_schema};
 use crate::exec::plan::EventTime;
+use crate::exec::relation::lock;
 use crate::sql::{self, RelationInfo};
 use crate::types::{Error, RelationId, Result, SqlState, TimeZone};
 
-use super::coordinator::Pin;
+use super::coordinator::{Inside, OperatorRead, Pin};
 use super::database::Engine;
+use super::operator_table::OperatorTable;
 use super::pending::Pending;
-use super::{functions, lookup, pg_catalog, scan_exec, sink_ddl, system_tables};
+use super::{functions, lookup, operators, pg_catalog, scan_exec, sink_ddl, system_tables};
 
 /// The catalog's name in DataFusion's terms: the one database.
 pub(crate) const DATABASE: &str = "clink";
@@ -47,6 +49,8 @@ pub(crate) struct Relations {
     catalog: Arc<Catalog>,
     base: Arc<SessionState>,
     pin: Arc<OnceLock<Arc<Pin>>>,
+    /// Reads of operators that were begun and are not taken.
+    reads: Arc<Mutex<Vec<OperatorRead>>>,
     rows: Arc<BTreeMap<String, Arc<dyn TableProvider>>>,
     pending: Arc<Pending>,
     zone: TimeZone,
@@ -68,6 +72,7 @@ impl Relations {
             catalog,
             base: engine.base_state(),
             pin: Arc::default(),
+            reads: Arc::default(),
             rows: Arc::default(),
             pending: Arc::default(),
             zone: TimeZone::utc(),
@@ -132,6 +137,26 @@ impl Relations {
         self.pin.get()
     }
 
+    /// Sets the reads of operators that were begun for the statement.
+    pub(crate) fn set_reads(&self, reads: Vec<OperatorRead>) {
+        *lock(&self.reads) = reads;
+    }
+
+    /// One of those reads, of this part; each once.
+    pub(crate) fn take_read(&self, inside: &Inside) -> Option<OperatorRead> {
+        let mut reads = lock(&self.reads);
+        let at = reads.iter().position(|read| read.inside() == inside)?;
+        Some(reads.swap_remove(at))
+    }
+
+    /// Refuses to read what the transaction block's own changes are not in.
+    ///
+    /// # Errors
+    /// 0A000 when there are some.
+    pub(crate) fn refuse_own_changes(&self, what: &str) -> Result<(), DataFusionError> {
+        if self.pending.is_empty() { Ok(()) } else { Err(sql::to_datafusion(own_changes(what))) }
+    }
+
     fn relation(&self, object: &Arc<Object>) -> Option<Arc<dyn TableProvider>> {
         let schema = object.row_schema()?;
         // Rows that cannot be read are kept from the first job on the table on.
@@ -152,7 +177,8 @@ impl Relations {
             return system_tables::provider(&self.engine, name);
         }
         let Some(object) = self.catalog.find(Some(schema), name) else {
-            return Ok(None);
+            let found = operators::named_part(&self.catalog, schema, name)?;
+            return Ok(found.map(|found| Arc::new(OperatorTable::new(found, self.clone())) as Arc<dyn TableProvider>));
         };
         match &object.definition {
             Definition::Broken(error) => Err(broken(object, error)),
@@ -384,6 +410,7 @@ impl SchemaProvider for Names {
         self.relations.catalog.find(Some(&self.schema), name).is_some()
             || (self.schema == ROWS_SCHEMA && self.relations.rows.contains_key(name))
             || (self.schema == system_tables::SCHEMA && system_tables::find(name).is_some())
+            || operators::job_named(&self.relations.catalog, Some(&self.schema), name).is_some()
     }
 }
 

@@ -65,6 +65,8 @@ pub(super) enum Request {
     Resume { relations: Vec<RelationId>, answer: oneshot::Sender<Result<()>> },
     /// Start all jobs again from a checkpoint that was just taken.
     Restart { restart: Restart, answer: oneshot::Sender<Result<()>> },
+    /// Hand out a time, and do something before there is a later one.
+    AtTime(Box<dyn FnOnce(Result<Time>) + Send>),
     /// Tell once every feed, or those of some tables, has read its source to the end.
     AwaitFeeds { tables: Option<Vec<RelationId>>, answer: oneshot::Sender<()> },
     /// A feed has something to take.
@@ -212,6 +214,7 @@ impl Sequencer {
                     batch.tick = true;
                     feeds_may_give = true;
                 }
+                Ok(Request::AtTime(act)) => act(self.new_time(Batch { tick: true, ..std::mem::take(&mut batch) })),
                 Ok(Request::Checkpoint { anyway }) => {
                     let batch = std::mem::take(&mut batch);
                     self.checkpoint(batch, anyway);
@@ -236,6 +239,16 @@ impl Sequencer {
                     }
                 }
             }
+        }
+    }
+
+    /// Ticks; gives the time.
+    fn new_time(&mut self, batch: Batch) -> Result<Time> {
+        let before = self.last_time();
+        self.tick(batch);
+        match self.last_time() {
+            time if time > before => Ok(time),
+            _ => Err(Error::internal("the clock does not go on").hint("The server's log has the reason.")),
         }
     }
 

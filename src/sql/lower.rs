@@ -38,7 +38,7 @@ use super::event_time::{self, Input};
 use super::planner::{PlannedView, Resolver};
 use super::prune::prune;
 use super::statement::Emit;
-use super::view_checks::{SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT, refuse};
+use super::view_checks::{OPERATOR_HINT, SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT, refuse};
 use crate::exec::plan::{AggregateCall, JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::types::{Error, Result};
 
@@ -203,6 +203,10 @@ impl Lowering<'_> {
 
     fn import(&mut self, scan: &TableScan, path: &str) -> Result<Lowered> {
         let Some(info) = self.resolver.relation(&scan.table_name) else {
+            // The name of an operator of a job.
+            if scan.table_name.table().contains('/') {
+                return Err(refuse(&format!("operator \"{}\" of a job", scan.table_name.table()), OPERATOR_HINT));
+            }
             return Err(Error::internal(format!("relation {} was planned and is not there", scan.table_name)));
         };
         if scan.fetch.is_some() {

@@ -274,6 +274,7 @@ pub(super) fn drive<'scope>(
     }
     let job = job.clone();
     let mut member = job.store.join(activator.clone());
+    let inspections = job.store.inspected(&counts.path, activator.clone());
     builder.build(move |mut initial| {
         // Held until the operator is open, so that no time passes before its state is there.
         let late = if with_late { initial.pop() } else { None };
@@ -287,6 +288,7 @@ pub(super) fn drive<'scope>(
             let mut into = (!job.failed()).then_some(&mut stash);
             receivers.iter_mut().for_each(|receive| receive(into.as_deref_mut()));
             if into.is_none() {
+                inspections.give_up();
                 return;
             }
             let Some(deadline) = job.slices.admit(job.shared.id) else {
@@ -322,7 +324,9 @@ pub(super) fn drive<'scope>(
                     {
                         stash.add(own.delayed(marked.as_millis()), std::iter::empty());
                     }
-                    if member.is_due(stash.closed_upto(&frontiers)) {
+                    let reached = stash.closed_upto(&frontiers);
+                    inspections.serve(Some(reached), &mut *operator, &job);
+                    if member.is_due(reached) {
                         match member.pass(&job, &mut *operator, deadline) {
                             Some(Step::Done) => {}
                             Some(Step::Again) => {
@@ -358,6 +362,7 @@ pub(super) fn drive<'scope>(
                     }
                 }
                 let Some((holding, before, now)) = &closing else { return };
+                inspections.serve(None, &mut *operator, &job);
                 let mut out = Vec::new();
                 let time = Time::from_millis(holding.time());
                 let mut backend = job.store.backend.borrow_mut();

@@ -13,21 +13,25 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions};
-use arrow::compute::{interleave, kernels::cmp::distinct};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::compute::{concat_batches, interleave, kernels::cmp::distinct, take};
 use arrow::datatypes::{DataType, SchemaRef};
 
-use super::{Context, Operator, StateSize, Step};
+use super::groups_read::{Groups, GroupsRead};
+use super::{Context, Inspect, InspectedPage, Operator, StateSize, Step};
 use crate::exec::aggregates::{Accumulator, Changes, accumulator};
 use crate::exec::event_time::{divide, values};
 use crate::exec::plan::{AggregateCall, Closing};
-use crate::state::{KeyIndex, RowCodec, Slot, WriteBatch, split_value_key, value_key};
-use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, SqlState, Time, Watermark};
+use crate::state::{EncodedRows, KeyIndex, RowCodec, Slot, WriteBatch, past_lost, split_value_key, value_key};
+use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, InspectionId, OperatorId, Result, SqlState, Time, Watermark};
 
 const SLOT_NAME: &str = "groups";
 /// Groups that a barrier writes between two looks at the clock.
 const BARRIER_KEYS: usize = 1_024;
+/// Groups of which a page of a read has the results.
+const READ_GROUPS: usize = 4_096;
 
 /// The aggregate operator on one worker.
 #[derive(Debug)]
@@ -47,6 +51,7 @@ pub struct Aggregate {
     slots: Vec<Slot>,
     diffs: Vec<i64>,
     open: Option<OpenGroups>,
+    reads: Vec<GroupsRead>,
 }
 
 /// Groups whose event time is not over.
@@ -149,6 +154,7 @@ impl Aggregate {
             slots: Vec::new(),
             diffs: Vec::new(),
             open: None,
+            reads: Vec::new(),
         })
     }
 
@@ -227,23 +233,51 @@ impl Aggregate {
         Ok(())
     }
 
-    /// The rows of all groups that are there.
-    ///
-    /// # Errors
-    /// When a result cannot be represented.
-    pub(super) fn present_rows(&mut self) -> Result<Vec<RecordBatch>> {
-        // Numbers of slots are of the type of slots. A removed one has no rows.
-        let all: Vec<Slot> = (0..self.index.slots() as Slot).filter(|slot| self.present(*slot, false)).collect();
-        let mut batches = Vec::new();
-        for slots in all.chunks(CHUNK_ROWS_MAX) {
-            let mut columns = self.codec.decode(slots.iter().map(|slot| self.index.key(*slot)))?;
-            for accumulator in &mut self.accumulators {
-                columns.push(accumulator.evaluate(slots)?);
-            }
-            let options = RecordBatchOptions::new().with_row_count(Some(slots.len()));
-            batches.push(RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?);
+    /// The rows of groups with these keys and results.
+    fn rows_of(&self, groups: &Groups) -> Result<RecordBatch> {
+        let count = groups.keys.len();
+        if count == 0 {
+            return Ok(RecordBatch::new_empty(Arc::clone(&self.schema)));
         }
-        Ok(batches)
+        let mut columns = self.codec.decode(groups.keys.iter())?;
+        columns.extend(groups.results.iter().cloned());
+        let options = RecordBatchOptions::new().with_row_count(Some(count));
+        Ok(RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?)
+    }
+
+    /// Some groups as they are, all of which are there.
+    fn groups_of(&mut self, slots: &[Slot]) -> Result<Groups> {
+        let mut keys = EncodedRows::default();
+        slots.iter().for_each(|slot| keys.push_once(self.index.key(*slot)));
+        Ok(Groups { keys, results: if slots.is_empty() { Vec::new() } else { self.results(slots)? } })
+    }
+
+    /// Puts aside what groups that are about to change are, for those who read and have not come to them. `results` are
+    /// what they show, when that is known.
+    fn put_aside(&mut self, slots: &[Slot], results: Option<&[ArrayRef]>) {
+        for at in 0..self.reads.len() {
+            let mut ahead = self.reads[at].ahead(slots);
+            ahead.retain(|position| self.present(slots[*position as usize], true));
+            if ahead.is_empty() {
+                continue;
+            }
+            let chosen: Vec<Slot> = ahead.iter().map(|position| slots[*position as usize]).collect();
+            let groups = match results {
+                None => self.groups_of(&chosen),
+                Some(results) => {
+                    let mut keys = EncodedRows::default();
+                    chosen.iter().for_each(|slot| keys.push_once(self.index.key(*slot)));
+                    let results = if chosen.len() == slots.len() {
+                        Ok(results.to_vec())
+                    } else {
+                        let picks = UInt32Array::from(ahead);
+                        results.iter().map(|column| take(column, &picks, None)).collect()
+                    };
+                    results.map(|results| Groups { keys, results }).map_err(Error::from)
+                }
+            };
+            self.reads[at].put_aside(groups);
+        }
     }
 
     fn note_shown(&mut self, slots: &[Slot]) -> Result<()> {
@@ -262,6 +296,7 @@ impl Aggregate {
             self.index.touch(*slot);
         }
         let results = if self.last_only() { Vec::new() } else { self.results(&first)? };
+        self.put_aside(&first, (!self.last_only()).then_some(results.as_slice()));
         let present = first.iter().map(|slot| self.present(*slot, true)).collect();
         self.shown.push_back(Shown { slots: first, present, results });
         Ok(())
@@ -359,6 +394,7 @@ impl Aggregate {
             columns.extend(self.results(&slots)?);
             out.extend(Chunk::inserts(&RecordBatch::try_new(Arc::clone(&self.schema), columns)?));
         }
+        self.put_aside(&slots, None);
         for slot in slots {
             self.index.touch(slot);
             self.forget(slot);
@@ -388,6 +424,40 @@ fn changed_rows(old: &[ArrayRef], new: &[ArrayRef], rows: usize) -> Result<Vec<b
         }
     }
     Ok(changed)
+}
+
+impl Inspect for Aggregate {
+    fn begin(&mut self, id: InspectionId, _: usize) {
+        self.reads.push(GroupsRead::new(id, self.index.slots()));
+    }
+
+    fn page(&mut self, id: InspectionId, rows_max: usize, _: Instant) -> Result<InspectedPage> {
+        let rows_max = rows_max.min(READ_GROUPS);
+        let at = self.reads.iter().position(|read| read.id == id).ok_or_else(past_lost)?;
+        let aside = self.reads[at].take_aside(rows_max)?;
+        let rows = if aside.is_empty() {
+            let (rows, global) = (&self.rows, self.global.as_ref());
+            let there = |slot: Slot| global.map_or(rows[slot as usize] > 0, |global| global.shown);
+            let slots = self.reads[at].next_slots(rows_max, there);
+            let groups = self.groups_of(&slots)?;
+            self.rows_of(&groups)?
+        } else {
+            let parts = aside.iter().map(|groups| self.rows_of(groups)).collect::<Result<Vec<_>>>()?;
+            concat_batches(&self.schema, &parts)?
+        };
+        Ok(InspectedPage { rows, more: !self.reads[at].is_through() })
+    }
+
+    fn find(&mut self, _: usize, keys: &[Vec<u8>]) -> Result<RecordBatch> {
+        let slots = keys.iter().filter_map(|key| self.index.get(key));
+        let slots: Vec<Slot> = slots.filter(|slot| self.present(*slot, true)).collect();
+        let groups = self.groups_of(&slots)?;
+        self.rows_of(&groups)
+    }
+
+    fn end(&mut self, id: InspectionId) {
+        self.reads.retain(|read| read.id != id);
+    }
 }
 
 impl Operator for Aggregate {
@@ -518,5 +588,9 @@ impl Operator for Aggregate {
         let bytes = self.index.key_bytes() + groups * (size_of::<i64>() + bounded.len());
         let entries = self.accumulators.iter().map(|accumulator| accumulator.entries().bytes).sum::<usize>();
         StateSize { keys: groups, bytes: bytes + entries }
+    }
+
+    fn inspect(&mut self) -> Option<&mut dyn Inspect> {
+        Some(self)
     }
 }

@@ -2,20 +2,22 @@
 
 mod aggregate;
 mod filter;
+mod groups_read;
 mod hold;
+mod inspect;
 mod join;
 mod project;
 mod rank;
-mod stored;
 mod unnest;
 
 pub use aggregate::Aggregate;
 pub(crate) use filter::filter;
 pub use hold::Hold;
+pub use inspect::{Inspect, InspectedPage};
+pub(crate) use inspect::{part_columns, state_parts};
 pub use join::Join;
 pub(crate) use project::project;
 pub use rank::Rank;
-pub(crate) use stored::{part_columns, state_parts, stored_rows};
 pub(crate) use unnest::{steps, unnest};
 
 use std::time::Instant;
@@ -140,8 +142,15 @@ pub trait Operator: Send {
 
     /// What it keeps now; cheap.
     fn state_size(&self) -> StateSize;
+
+    /// Itself, when its rows can be read while it works.
+    fn inspect(&mut self) -> Option<&mut dyn Inspect> {
+        None
+    }
 }
 
+#[cfg(test)]
+mod inspect_tests;
 #[cfg(test)]
 mod layout_tests;
 #[cfg(test)]
