@@ -651,6 +651,15 @@ impl Coordinator {
         self.inner.relations.operators(relation)
     }
 
+    /// How many bytes the state of a relation's job has; it may be asked at any time.
+    pub(crate) fn state_bytes(&self) -> impl Fn(RelationId) -> u64 + Send + Sync + 'static {
+        let inner = Arc::downgrade(&self.inner);
+        move |relation| {
+            let operators = inner.upgrade().map(|inner| inner.relations.operators(relation)).unwrap_or_default();
+            operators.iter().map(|counts| counts.numbers().state.bytes as u64).sum()
+        }
+    }
+
     /// The state of a relation; `None` when it is not installed.
     pub fn status(&self, relation: RelationId) -> Option<RelationStatus> {
         self.inner.relations.status(relation)

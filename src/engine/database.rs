@@ -20,7 +20,7 @@ use super::aggregate_functions;
 use super::api::{Column, EngineConfig, JobInfo, ViewInfo};
 use super::checkpoints::begin_from;
 use super::coordinator::{Coordinator, CoordinatorConfig, RelationState};
-use super::pg_catalog;
+use super::pg_catalog::{self, Sizes};
 use super::query_threads::QueryThreads;
 use super::recovery;
 use super::relations::DATABASE;
@@ -95,9 +95,10 @@ impl Engine {
         .map_err(|error| Error::internal(format!("opening the database ended: {error}")))??;
 
         let (catalog, limits) = (Arc::new(catalog), Arc::new(config.limits));
+        let sizes: Sizes = Arc::new(coordinator.state_bytes());
         let engine = Arc::new(Engine {
             coordinator,
-            base_state: Arc::new(base_state(workers, config.memory_bytes, &limits, &catalog)?),
+            base_state: Arc::new(base_state(workers, config.memory_bytes, &limits, &catalog, &sizes)?),
             catalog,
             connectors: Connectors::standard(),
             sources: Mutex::default(),
@@ -350,6 +351,7 @@ fn base_state(
     memory_bytes: u64,
     limits: &Arc<Limits>,
     catalog: &Arc<CatalogStore>,
+    sizes: &Sizes,
 ) -> Result<SessionState> {
     let config = sql::session_config()
         .with_extension(Arc::clone(limits))
@@ -366,7 +368,7 @@ fn base_state(
     for function in aggregate_functions::functions() {
         state.register_udaf(function).map_err(crate::engine::error_of)?;
     }
-    for function in pg_catalog::functions(catalog) {
+    for function in pg_catalog::functions(catalog, sizes) {
         state.register_udf(Arc::new(function)).map_err(crate::engine::error_of)?;
     }
     Ok(state)

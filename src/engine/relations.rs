@@ -29,6 +29,7 @@ use crate::types::{Error, RelationId, Result, SqlState, TimeZone};
 use super::coordinator::Pin;
 use super::database::Engine;
 use super::pending::Pending;
+use super::settings::Settings;
 use super::{functions, lookup, pg_catalog, scan_exec, sink_ddl, system_tables};
 
 /// The catalog's name in DataFusion's terms: the one database.
@@ -51,6 +52,8 @@ pub(crate) struct Relations {
     pending: Arc<Pending>,
     zone: TimeZone,
     user: Arc<str>,
+    /// The session's, where the statement reads them.
+    settings: Option<Arc<Settings>>,
     depth: usize,
 }
 
@@ -72,6 +75,7 @@ impl Relations {
             pending: Arc::default(),
             zone: TimeZone::utc(),
             user: Arc::from(DATABASE),
+            settings: None,
             depth: 0,
         }
     }
@@ -91,6 +95,12 @@ impl Relations {
     /// The same in a session with a time zone.
     pub(crate) fn with_zone(mut self, zone: TimeZone) -> Relations {
         self.zone = zone;
+        self
+    }
+
+    /// The same in a session with settings, where a statement reads them.
+    pub(crate) fn with_settings(mut self, settings: &Settings) -> Relations {
+        self.settings = Some(Arc::new(settings.clone()));
         self
     }
 
@@ -146,6 +156,10 @@ impl Relations {
             return Ok(self.rows.get(name).map(Arc::clone));
         }
         if pg_catalog::has_schema(schema) {
+            if (schema, name) == (pg_catalog::PG_CATALOG, "pg_settings") {
+                let settings = self.settings.as_deref().cloned().unwrap_or_default();
+                return pg_catalog::settings_table(&settings).map(Some);
+            }
             return pg_catalog::table(&self.catalog, schema, name);
         }
         if schema == system_tables::SCHEMA {

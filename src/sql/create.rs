@@ -60,7 +60,7 @@ pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKin
     } else if reader.eat(&["SAVEPOINT"]) {
         let position = reader.here();
         let text = value_text(reader)?;
-        Ok(StatementKind::CreateSavepoint(OptionValue { text, position }))
+        Ok(StatementKind::CreateSavepoint(OptionValue { text, position, number: false }))
     } else {
         Err(reader.unexpected("TABLE, SOURCE, VIEW, MATERIALIZED VIEW, SINK, FUNCTION, SCHEMA or SAVEPOINT"))
     }
@@ -221,7 +221,7 @@ fn encoding(reader: &mut Reader<'_>, options: &mut BTreeMap<String, OptionValue>
         .hint("Say it once.")
         .position(position)),
         _ => {
-            options.insert("format".to_owned(), OptionValue { text, position });
+            options.insert("format".to_owned(), OptionValue { text, position, number: false });
             Ok(())
         }
     }
@@ -480,13 +480,14 @@ pub(super) fn with_options(reader: &mut Reader<'_>) -> Result<BTreeMap<String, O
         let position = reader.here();
         let key = option_key(reader)?;
         reader.expect_token(&Token::Eq)?;
+        let number = matches!(reader.parser.peek_token_ref().token, Token::Number(..) | Token::Minus | Token::Plus);
         let text = value_text(reader)?;
         if options.contains_key(&key) {
             return Err(Error::new(SqlState::SyntaxError, format!("option \"{key}\" is given more than once"))
                 .hint("Give each option once.")
                 .position(position));
         }
-        options.insert(key, OptionValue { text, position });
+        options.insert(key, OptionValue { text, position, number });
         if !reader.eat_token(&Token::Comma) {
             break;
         }

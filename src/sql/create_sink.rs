@@ -130,7 +130,7 @@ pub(super) fn job(reader: &mut Reader<'_>, action: JobAction) -> Result<Statemen
     let mut savepoint = None;
     if action == JobAction::Stop && reader.eat(&["WITH", "SAVEPOINT"]) {
         let position = reader.here();
-        savepoint = Some(OptionValue { text: parser::value_text(reader)?, position });
+        savepoint = Some(OptionValue { text: parser::value_text(reader)?, position, number: false });
     }
     Ok(StatementKind::Job(JobCommand { action, name, savepoint }))
 }

@@ -37,6 +37,7 @@ pub(crate) fn all() -> Vec<Arc<ScalarUDF>> {
     .chain(super::window_functions::all())
     .chain(super::bounded_functions::all())
     .chain(super::jsonb::functions())
+    .chain(super::row_functions::functions())
     .collect()
 }
 

@@ -22,6 +22,7 @@ use super::errors::{from_datafusion, missing_table, undefined_table};
 use super::exists;
 use super::functions;
 use super::grouping;
+use super::json_aggregates;
 use super::jsonb;
 use super::locate::locate;
 use super::lower;
@@ -34,6 +35,8 @@ use super::reader::{DATABASE, duplicate_column, fold};
 use super::row_values;
 use super::scalar_functions::called_name;
 use super::series;
+use super::set_functions;
+use super::spellings;
 use super::statement::Emit;
 use super::tokens::with_stack;
 use super::types::{SqlTypes, UTC, sql_name, stored};
@@ -284,6 +287,7 @@ fn table_names(state: &SessionState) -> Vec<String> {
 fn prepare(query: &mut ast::Query) -> Result<()> {
     row_values::rewrite(query)?;
     windows::rewrite(query)?;
+    set_functions::rewrite_from(query);
     series::name_columns(query)?;
     name_columns(query);
     exists::rewrite(query)?;
@@ -324,7 +328,7 @@ fn plain_number(text: &str) -> Option<ast::Expr> {
     Some(ast::Expr::value(ast::Value::Number(plain, false)))
 }
 
-/// `mod(a, b)` is `a % b`; `sign(a)` goes by another name in DataFusion.
+/// `mod(a, b)` is `a % b`; `date_trunc` in a zone is a function of its own.
 fn remainder(call: &mut ast::Function) -> Option<ast::Expr> {
     let [ast::ObjectNamePart::Identifier(name)] = call.name.0.as_mut_slice() else {
         return None;
@@ -335,10 +339,6 @@ fn remainder(call: &mut ast::Function) -> Option<ast::Expr> {
     match (name.value.to_lowercase().as_str(), arguments.args.as_mut_slice()) {
         ("date_trunc", [_, _, _]) => {
             name.value = zoned::TRUNCATION.into();
-            None
-        }
-        ("sign", [_]) => {
-            name.value = "signum".into();
             None
         }
         (
@@ -386,6 +386,16 @@ fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
     if let ast::Expr::Function(call) = &mut *expression {
         name_in_one_part(&mut call.name);
     }
+    if let ast::Expr::Function(call) = &*expression
+        && let Some(other) = json_aggregates::rewritten(call).or_else(|| set_functions::rewritten(call))
+    {
+        *expression = other;
+        return Ok(());
+    }
+    if let Some(other) = spellings::rewritten(expression)? {
+        *expression = other;
+        return Ok(());
+    }
     if let ast::Expr::Function(call) = &mut *expression
         && let Some(remainder) = remainder(call)
     {
@@ -418,11 +428,20 @@ fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
     Ok(())
 }
 
-/// `FETCH FIRST n ROWS ONLY` is LIMIT by another name; a number in quotes is one.
+/// `FETCH FIRST n ROWS ONLY` is LIMIT by another name; a number in quotes is one. A HAVING without groups makes one of all
+/// rows, which the planner sees by an aggregate.
 struct Fetches;
 
 impl ast::VisitorMut for Fetches {
     type Break = Error;
+
+    fn post_visit_select(&mut self, select: &mut ast::Select) -> ControlFlow<Error> {
+        let grouped = !matches!(&select.group_by, ast::GroupByExpr::Expressions(keys, _) if keys.is_empty());
+        if let Some(having) = select.having.take() {
+            select.having = Some(if grouped { having } else { with_count(having) });
+        }
+        ControlFlow::Continue(())
+    }
 
     fn pre_visit_query(&mut self, query: &mut ast::Query) -> ControlFlow<Error> {
         if let Some(ast::LimitClause::LimitOffset { limit, offset, .. }) = &mut query.limit_clause {
@@ -454,6 +473,18 @@ impl ast::VisitorMut for Fetches {
     }
 }
 
+/// `condition AND count(*) >= 0`.
+fn with_count(condition: ast::Expr) -> ast::Expr {
+    match parse_expression("count(*) >= 0") {
+        Ok(count) => ast::Expr::BinaryOp {
+            left: Box::new(ast::Expr::Nested(Box::new(condition))),
+            op: ast::BinaryOperator::And,
+            right: Box::new(count),
+        },
+        Err(_) => condition,
+    }
+}
+
 fn analysed(state: &SessionState, plan: LogicalPlan) -> Result<LogicalPlan> {
     let plan = state
         .analyzer()
@@ -464,7 +495,7 @@ fn analysed(state: &SessionState, plan: LogicalPlan) -> Result<LogicalPlan> {
 }
 
 /// The documented type that stands for one that only functions of DataFusion give.
-fn documented(data_type: &DataType) -> Option<DataType> {
+pub(crate) fn documented(data_type: &DataType) -> Option<DataType> {
     use DataType::*;
     Some(match data_type {
         Int8 | UInt8 => Int16,

@@ -3,7 +3,7 @@
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::tokens::{is_space, position, word};
-use crate::types::{Error, Result};
+use crate::types::{Error, Result, SqlState};
 
 /// Statements that are refused by their first words: words, what it is called, hint. The longest
 /// match comes first.
@@ -125,6 +125,11 @@ pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<()> {
     if let Some(token) = tokens.iter().find(|token| token.token == Token::Char('`')) {
         return Err(Error::unsupported("backticks are not supported")
             .hint("Quote names with double quotes: \"name\".")
+            .position_or(position(token.span)));
+    }
+    if let Some(token) = tokens.iter().find(|token| token.token == Token::DoubleEq) {
+        return Err(Error::new(SqlState::UndefinedFunction, "operator does not exist: ==")
+            .hint("Write = to compare.")
             .position_or(position(token.span)));
     }
     let words = words(tokens);

@@ -3,12 +3,13 @@
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    Expr, Function, GroupByExpr, ObjectName, ObjectNamePart, Query, Select, SetExpr, SetQuantifier, Spanned,
-    TableFactor, Visit, Visitor,
+    Expr, Function, FunctionArguments, GroupByExpr, ObjectName, ObjectNamePart, Query, Select, SetExpr, SetQuantifier,
+    Spanned, TableFactor, Visit, Visitor,
 };
 use sqlparser::tokenizer::Span;
 
 use super::reader::fold;
+use super::set_functions::is_set;
 use super::tokens::position;
 use super::windows;
 use crate::types::{Error, Result};
@@ -83,7 +84,10 @@ impl Visitor for Checks {
     fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<Error> {
         match factor {
             TableFactor::Table { args: None, .. } => ControlFlow::Continue(()),
-            TableFactor::Table { name, args: Some(_), .. } if names_window(name) => ControlFlow::Continue(()),
+            TableFactor::Table { name, args: Some(_), .. } if names_window(name) || is_set(name) => {
+                ControlFlow::Continue(())
+            }
+            TableFactor::Function { name, .. } if is_set(name) => ControlFlow::Continue(()),
             TableFactor::TableFunction { expr: Expr::Function(call), .. } if names_window(&call.name) => {
                 ControlFlow::Continue(())
             }
@@ -121,6 +125,12 @@ fn check_function(function: &Function) -> ControlFlow<Error> {
     let name = function.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default();
     if TIME_FUNCTIONS.contains(&name.as_str()) {
         return stop(refuse(&format!("{name}()"), TIME_HINT), function.name.span());
+    }
+    if name == "age"
+        && let FunctionArguments::List(list) = &function.args
+        && list.args.len() == 1
+    {
+        return stop(refuse("age() of one time", TIME_HINT), function.name.span());
     }
     ControlFlow::Continue(())
 }
