@@ -301,6 +301,11 @@ const EMPTY: [&str; 9] = [
     "pg_trigger",
 ];
 
+/// Columns that the tables here do not have, or not as numbers, and what stands for them: what is joined by them has no
+/// rows.
+const MISSING: [(&str, &str); 3] =
+    [("amproc", "CAST(NULL AS int)"), ("colliculocale", "CAST(NULL AS text)"), ("tableoid", "0")];
+
 /// Puts answers in the place of subqueries whose answer is known.
 struct Answered;
 
@@ -324,11 +329,12 @@ impl VisitorMut for Answered {
         {
             *expression = number;
         }
-        // The tables do not say which they are: what is joined by it has no rows.
-        if matches!(expression, Expr::CompoundIdentifier(parts) if parts.last().is_some_and(|part| part.value == "tableoid"))
-            && let Ok(zero) = parse_expression("0")
+        if let Expr::CompoundIdentifier(parts) = &*expression
+            && let Some((_, value)) =
+                MISSING.iter().find(|(name, _)| parts.last().is_some_and(|part| part.value == *name))
+            && let Ok(value) = parse_expression(value)
         {
-            *expression = zero;
+            *expression = value;
         }
         // Functions are named by texts in the tables.
         if let Expr::Cast { expr, data_type, .. } = expression

@@ -406,7 +406,7 @@ fn call_with_meaning(mut call: ScalarFunction, schema: &DFSchema) -> DataFusionR
                 call.args = as_doubles(call.args, schema, Doubles::Chosen);
             }
         }
-        ("pg_typeof", [value]) if is_untyped(value) => {
+        ("pg_typeof", [value]) if is_untyped(value) || matches!(value, Expr::Literal(ScalarValue::Null, _)) => {
             return Ok(Expr::Literal(ScalarValue::Utf8(Some("unknown".into())), None));
         }
         ("array_length" | "array_ndims" | "array_position" | "cardinality", _) => {

@@ -113,9 +113,14 @@ pub(crate) fn is_text(data_type: Option<&DataType>) -> bool {
     matches!(data_type, Some(DataType::Utf8 | DataType::Utf8View | DataType::Null))
 }
 
+/// Further names that DataFusion has for its functions of these names: it finds them by all, so all have to be ours.
+const ALIASES: &[(&str, &[&str])] =
+    &[("array_to_string", &["list_to_string", "array_join", "list_join"]), ("to_char", &["date_format"])];
+
 #[derive(Debug)]
 struct RowFunction {
     function: &'static Function,
+    aliases: Vec<String>,
     signature: Signature,
 }
 
@@ -129,7 +134,9 @@ impl RowFunction {
     fn new(function: &'static Function) -> RowFunction {
         // Without arguments too, so that the error is ours.
         let any = vec![TypeSignature::Nullary, TypeSignature::VariadicAny];
-        RowFunction { function, signature: Signature::one_of(any, Volatility::Immutable) }
+        let aliases = ALIASES.iter().filter(|(name, _)| *name == function.name).flat_map(|(_, others)| *others);
+        let aliases = aliases.map(|other| (*other).to_owned()).collect();
+        RowFunction { function, aliases, signature: Signature::one_of(any, Volatility::Immutable) }
     }
 }
 
@@ -151,6 +158,10 @@ impl Hash for RowFunction {
 impl ScalarUDFImpl for RowFunction {
     fn name(&self) -> &str {
         self.function.name
+    }
+
+    fn aliases(&self) -> &[String] {
+        &self.aliases
     }
 
     fn signature(&self) -> &Signature {

@@ -13,6 +13,7 @@ use sqlparser::ast::{
 };
 
 use super::catalog_queries::call;
+use super::parser::parse_expression_of_program;
 use super::reader::fold;
 use super::row_functions::{Arguments, Function, is_text};
 use crate::types::json::{self, Json};
@@ -78,6 +79,19 @@ impl VisitorMut for Sets {
             TableFactor::Function { name, args, alias, .. } => (&*name, args.as_slice(), alias),
             _ => return ControlFlow::Continue(()),
         };
+        if let Some(times) = series_of_times(name, arguments) {
+            let mut alias = alias.take().unwrap_or_else(|| TableAlias {
+                explicit: true,
+                name: Ident::new("generate_series"),
+                columns: Vec::new(),
+                at: None,
+            });
+            if alias.columns.is_empty() {
+                alias.columns.push(TableAliasColumnDef { name: alias.name.clone(), data_type: None });
+            }
+            *factor = unnested(alias, times);
+            return ControlFlow::Continue(());
+        }
         if let Some((set, list, column)) = known(name)
             && let Some(list) = values(arguments).and_then(|values| call(list, values))
         {
@@ -92,16 +106,48 @@ impl VisitorMut for Sets {
                 let name = column.map_or_else(|| alias.name.clone(), plain);
                 alias.columns.push(TableAliasColumnDef { name, data_type: None });
             }
-            *factor = TableFactor::UNNEST {
-                alias: Some(alias),
-                array_exprs: vec![list],
-                with_offset: false,
-                with_offset_alias: None,
-                with_ordinality: false,
-            };
+            *factor = unnested(alias, list);
         }
         ControlFlow::Continue(())
     }
+}
+
+fn unnested(alias: TableAlias, list: Expr) -> TableFactor {
+    TableFactor::UNNEST {
+        alias: Some(alias),
+        array_exprs: vec![list],
+        with_offset: false,
+        with_offset_alias: None,
+        with_ordinality: false,
+    }
+}
+
+/// The list of a `generate_series` of times, whose step is an interval.
+fn series_of_times(name: &ObjectName, arguments: &[FunctionArg]) -> Option<Expr> {
+    let [ObjectNamePart::Identifier(name)] = name.0.as_slice() else { return None };
+    if fold(name) != "generate_series" {
+        return None;
+    }
+    let values = values(arguments)?;
+    let [first, _, step] = values.as_slice() else { return None };
+    let of_type = |value: &Expr| match value {
+        Expr::Cast { data_type, .. } => Some(data_type.to_string().to_lowercase()),
+        Expr::TypedString(typed) => Some(typed.data_type.to_string().to_lowercase()),
+        Expr::Interval(_) => Some("interval".to_owned()),
+        _ => None,
+    };
+    if !of_type(step)?.starts_with("interval") {
+        return None;
+    }
+    // Dates are midnights in the session's zone, as in PostgreSQL.
+    let kind = of_type(first)?;
+    let plain = kind.starts_with("timestamp") && !kind.contains("with time zone") && !kind.starts_with("timestamptz");
+    let to = if plain || kind.contains("without") { "timestamp" } else { "timestamptz" };
+    let mut list = parse_expression_of_program(&format!("CAST(series AS {to}[])")).ok()?;
+    if let Expr::Cast { expr, .. } = &mut list {
+        **expr = call("generate_series", values)?;
+    }
+    Some(list)
 }
 
 fn of_document(types: &[DataType], element: DataType) -> Option<DataType> {
