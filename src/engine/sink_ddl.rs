@@ -72,7 +72,8 @@ pub(crate) async fn sink(engine: &Arc<Engine>, relations: &Relations, create: &C
             }
             let query = assigned_query(relations, create, into, table).await?;
             let planned = sql::plan_view(&state, &query, &[], create.emit, relations).await?;
-            let (sink, connector) = sink_of(engine, &object, table)?;
+            let of_table = sink_of(engine, &object, table);
+            let (sink, connector) = of_table.map_err(|error| error.position_or(Some(into.position)))?;
             if !depends_on.contains(&object.id) {
                 depends_on.push(object.id);
                 depends_on.sort_unstable();

@@ -96,7 +96,19 @@ pub fn resolve_settings(query: &mut Query, setting: &mut SetConfig<'_>) -> Resul
             let was = std::mem::replace(&mut last.value, other.to_owned());
             was.eq_ignore_ascii_case("name").then_some(column)
         };
-        call("concat", vec![column("setting")?, column("unit")?])
+        // Nothing has no unit.
+        let mut shown =
+            parse_expression("CASE WHEN setting_of = '0' THEN '0' ELSE concat(setting_of, unit_of) END").ok()?;
+        let (setting, unit) = (column("setting")?, column("unit")?);
+        let _ = ast::visit_expressions_mut(&mut shown, |inner| {
+            match inner {
+                Expr::Identifier(name) if name.value == "setting_of" => *inner = setting.clone(),
+                Expr::Identifier(name) if name.value == "unit_of" => *inner = unit.clone(),
+                _ => {}
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        Some(shown)
     }
     impl VisitorMut for Settings<'_, '_> {
         type Break = crate::types::Error;

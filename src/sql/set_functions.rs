@@ -143,9 +143,13 @@ fn series_of_times(name: &ObjectName, arguments: &[FunctionArg]) -> Option<Expr>
     let kind = of_type(first)?;
     let plain = kind.starts_with("timestamp") && !kind.contains("with time zone") && !kind.starts_with("timestamptz");
     let to = if plain || kind.contains("without") { "timestamp" } else { "timestamptz" };
-    let mut list = parse_expression_of_program(&format!("CAST(series AS {to}[])")).ok()?;
-    if let Expr::Cast { expr, .. } = &mut list {
-        **expr = call("generate_series", values)?;
+    // As an expression the user may not call it.
+    let mut list = parse_expression_of_program(&format!("CAST(generate_series(x) AS {to}[])")).ok()?;
+    if let Expr::Cast { expr, .. } = &mut list
+        && let Expr::Function(series) = expr.as_mut()
+        && let FunctionArguments::List(places) = &mut series.args
+    {
+        places.args = arguments.to_vec();
     }
     Some(list)
 }
