@@ -4,10 +4,10 @@
 mod support;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use clink::env::Env;
+use clink::env::{Env, Failpoints, WallClock};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use support::{Database, canonical, steps};
@@ -184,4 +184,111 @@ async fn views_fill_while_rows_come_and_go() {
         assert!(writer.await.expect("ends") > 0);
         database.engine.close().await;
     }
+}
+
+/// A clock that stands still until it is set.
+struct SetClock(AtomicU64);
+
+impl WallClock for SetClock {
+    fn now_millis(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// Seconds after midnight of the day on which the clock is set.
+const MIDNIGHT_MILLIS: u64 = 1_772_323_200_000;
+
+/// Rows of views with conditions on now() come and go with the clock, also those of views on them, over checkpoints, starts
+/// from them and other numbers of workers; each view equals its query.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_come_and_go_with_the_clock() {
+    let clock = Arc::new(SetClock(AtomicU64::new(MIDNIGHT_MILLIS)));
+    let env = || Env::new(Arc::clone(&clock) as Arc<dyn WallClock>, Failpoints::default());
+    let set = |second: u64| clock.0.store(MIDNIGHT_MILLIS + second * 1_000, Ordering::Release);
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut database = Database::open(directory.path(), 2, env()).await;
+    database.run("CREATE TABLE t (id int PRIMARY KEY, part int, at timestamptz, until timestamptz)").await;
+    let views = [
+        ("recent", "SELECT id, part FROM t WHERE at > now() - INTERVAL '60 seconds'"),
+        ("valid", "SELECT id FROM t WHERE now() BETWEEN at AND until AND id <> 5"),
+        ("begun", "SELECT id FROM t WHERE at <= current_timestamp"),
+        ("recent_parts", "SELECT part, count(*) AS n FROM t WHERE at + INTERVAL '60 seconds' > now() GROUP BY part"),
+        ("lately", "SELECT part, max(at) AS last FROM t GROUP BY part HAVING max(at) >= now() - INTERVAL '1 minute'"),
+        (
+            "pairs",
+            "SELECT a.id, b.id AS other FROM t a JOIN t b ON a.part = b.part AND a.id < b.id WHERE b.at > now() - INTERVAL '60 seconds'",
+        ),
+    ];
+    for (name, query) in views {
+        database.run(&format!("CREATE MATERIALIZED VIEW {name} AS {query}")).await;
+    }
+    database.run("CREATE MATERIALIZED VIEW how_many AS SELECT count(*) AS n FROM recent").await;
+    database
+        .run(
+            "INSERT INTO t VALUES (1, 1, '2026-03-01 00:00:00Z', '2026-03-01 00:00:30Z'), \
+             (2, 1, '2026-03-01 00:00:20Z', '2026-03-01 00:01:10Z'), (3, 2, '2026-03-01 00:00:20Z', NULL), \
+             (4, 2, NULL, '2026-03-01 00:01:00Z'), (5, 2, '2026-03-01 00:10:00Z', '2026-03-01 00:20:00Z')",
+        )
+        .await;
+    // By second of the clock: ids of the first three views.
+    let seconds: [(u64, &str, &str, &str); 8] = [
+        (1, "1 2 3 5", "1", "1"),
+        (21, "1 2 3 5", "1 2", "1 2 3"),
+        (31, "1 2 3 5", "2", "1 2 3"),
+        (61, "2 3 5", "2", "1 2 3"),
+        (71, "2 3 5", "", "1 2 3"),
+        (81, "5", "", "1 2 3"),
+        (601, "5", "", "1 2 3 5"),
+        (661, "", "", "1 2 3 5"),
+    ];
+    for (step, (second, recent, valid, begun)) in seconds.into_iter().enumerate() {
+        if step % 3 == 2 {
+            // From a checkpoint, or from the log alone.
+            if step % 2 == 0 {
+                database.run("CHECKPOINT").await;
+            }
+            database.engine.close().await;
+            set(second);
+            database = Database::open(directory.path(), 1 + step % 4, env()).await;
+        } else {
+            set(second);
+        }
+        database.run("SET clink.read = 'strict'").await;
+        for (view, expected) in [("recent", recent), ("valid", valid), ("begun", begun)] {
+            let rows = database.run(&format!("SELECT id FROM {view} ORDER BY id")).await;
+            let ids: Vec<String> = rows.into_iter().map(|mut row| row.remove(0)).collect();
+            assert_eq!(ids.join(" "), expected, "{view} at second {second}");
+        }
+        let counted = database.run("SELECT n FROM how_many").await;
+        assert_eq!(
+            counted[0][0],
+            recent.split_whitespace().count().to_string(),
+            "a view on a view, at second {second}"
+        );
+        for (view, query) in views {
+            let shown = canonical(database.run(&format!("SELECT * FROM {view}")).await);
+            assert_eq!(shown, canonical(database.run(query).await), "{view} at second {second}");
+        }
+    }
+    // What has gone, or has come for good, is not kept.
+    let kept = database
+        .run("SELECT job, state_keys FROM clink_catalog.operators WHERE lower(kind) LIKE '%temporal%' AND state_keys > 0")
+        .await;
+    assert!(kept.is_empty(), "{kept:?}");
+    // A change that comes too late changes nothing, one in time does.
+    database.run("UPDATE t SET part = 7 WHERE id = 1; DELETE FROM t WHERE id = 2").await;
+    assert_eq!(database.run("SELECT * FROM recent").await.len(), 0);
+    assert_eq!(database.run("SELECT id FROM begun").await.len(), 3);
+    database.run("INSERT INTO t VALUES (6, 9, '2026-03-01 00:11:00Z', NULL)").await;
+    assert_eq!(database.run("SELECT id FROM recent").await, [["6"]]);
+    // Nobody asks for a time, and the row goes all the same.
+    database.run("RESET clink.read").await;
+    set(721);
+    let start = Instant::now();
+    while !database.run("SELECT id FROM recent").await.is_empty() {
+        assert!(start.elapsed() < Duration::from_secs(20), "the row does not go");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(database.run("SELECT n FROM how_many").await, [["0"]]);
+    database.engine.close().await;
 }

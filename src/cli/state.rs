@@ -1,4 +1,4 @@
-//! `clink state-cat` and its kin: state and checkpoints without a server.
+//! `clink state-cat` and its kin: state and checkpoints without a server, and the state of a running job.
 
 use std::io::Write as _;
 use std::path::PathBuf;
@@ -6,10 +6,11 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use clink::engine::offline::{
-    OfflineSelection, as_one, check_savepoint, query_state, read_state, sweep_checkpoints, verify_checkpoints,
+    OfflineSelection, OfflineState, as_one, check_savepoint, query_state, read_running, read_state, sweep_checkpoints,
+    verify_checkpoints,
 };
 use clink::state::{diff, export_parquet, rows};
-use clink::types::Error;
+use clink::types::{Error, SqlState};
 
 use super::run::{self, Output};
 
@@ -17,17 +18,20 @@ use super::run::{self, Output};
 #[derive(Debug, Args)]
 pub(super) struct Target {
     /// A data directory, a checkpoint folder, a savepoint, a snapshot file, or a checkpoint directory of the C++ engine.
-    #[arg(value_name = "PLACE")]
-    place: String,
+    #[arg(value_name = "PLACE", required_unless_present = "coordinator", conflicts_with = "coordinator")]
+    place: Option<String>,
     #[command(flatten)]
     selection: Selection,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct Selection {
-    /// Of this table or view alone.
-    #[arg(long, value_name = "NAME")]
+    /// Of this table or view alone; of a running job, its name or number.
+    #[arg(long, value_name = "JOB")]
     job: Option<String>,
+    /// The running job of the server with this address of HTTP, such as http://127.0.0.1:8081, in place of files.
+    #[arg(long, value_name = "URL", requires = "job")]
+    coordinator: Option<String>,
     /// Of this checkpoint [default: the newest].
     #[arg(long, value_name = "ID")]
     checkpoint: Option<u64>,
@@ -36,7 +40,30 @@ pub(super) struct Selection {
     materialisation_store: Option<PathBuf>,
 }
 
+impl Target {
+    fn read(&self) -> Result<Vec<OfflineState>, Error> {
+        match (&self.place, &self.selection.coordinator) {
+            (Some(place), _) => read_state(place, &self.selection.get()),
+            (None, Some(_))
+                if self.selection.checkpoint.is_some() || self.selection.materialisation_store.is_some() =>
+            {
+                Err(Error::new(
+                    SqlState::InvalidParameterValue,
+                    "a running job has the state of now, and no checkpoints",
+                )
+                .hint("Leave out --checkpoint and --materialisation-store, or name a place in place of --coordinator."))
+            }
+            (None, _) => Ok(vec![self.selection.running()?]),
+        }
+    }
+}
+
 impl Selection {
+    /// The state of the running job.
+    fn running(&self) -> Result<OfflineState, Error> {
+        read_running(self.coordinator.as_deref().unwrap_or_default(), self.job.as_deref().unwrap_or_default())
+    }
+
     fn get(&self) -> OfflineSelection {
         OfflineSelection {
             job: self.job.clone(),
@@ -60,13 +87,13 @@ pub(super) struct DiffFlags {
     /// The first place.
     #[arg(value_name = "BEFORE")]
     before: String,
-    /// The second place.
-    #[arg(value_name = "AFTER")]
-    after: String,
+    /// The second place; with --coordinator it is the running job.
+    #[arg(value_name = "AFTER", required_unless_present = "coordinator", conflicts_with = "coordinator")]
+    after: Option<String>,
     #[command(flatten)]
     selection: Selection,
     /// The checkpoint of the second place, when it is another [default: as --checkpoint].
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", conflicts_with = "coordinator")]
     after_checkpoint: Option<u64>,
 }
 
@@ -126,7 +153,7 @@ fn printed(text: String) -> Result<(), Error> {
 
 /// Prints entries.
 pub(super) fn cat(flags: &CatFlags) -> Result<ExitCode, Error> {
-    for state in read_state(&flags.target.place, &flags.target.selection.get())? {
+    for state in flags.target.read()? {
         let (entries, count) = rows(&state.stream, flags.limit)?;
         let mut text = format!("{}: {count} entries\n", state.name);
         for entry in &entries {
@@ -143,10 +170,21 @@ pub(super) fn cat(flags: &CatFlags) -> Result<ExitCode, Error> {
 
 /// Prints what differs: exit 0 when nothing does, 1 when something does.
 pub(super) fn compare(flags: &DiffFlags) -> Result<ExitCode, Error> {
-    let selection = flags.selection.get();
-    let checkpoint = flags.after_checkpoint.or(selection.checkpoint);
+    let mut selection = flags.selection.get();
+    let after = match &flags.after {
+        Some(after) => {
+            let checkpoint = flags.after_checkpoint.or(selection.checkpoint);
+            read_state(after, &OfflineSelection { checkpoint, ..selection.clone() })?
+        }
+        None => {
+            let running = flags.selection.running()?;
+            // A place knows a job by its name alone.
+            selection.job = Some(running.name.clone());
+            vec![running]
+        }
+    };
     let before = as_one(&read_state(&flags.before, &selection)?)?;
-    let after = as_one(&read_state(&flags.after, &OfflineSelection { checkpoint, ..selection })?)?;
+    let after = as_one(&after)?;
     let differences = diff(&before, &after)?;
     let hex = |bytes: &[u8]| bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
     let mut text = String::new();
@@ -166,7 +204,7 @@ pub(super) fn compare(flags: &DiffFlags) -> Result<ExitCode, Error> {
 
 /// Writes entries to a file.
 pub(super) fn export(flags: &ExportFlags) -> Result<ExitCode, Error> {
-    let stream = as_one(&read_state(&flags.target.place, &flags.target.selection.get())?)?;
+    let stream = as_one(&flags.target.read()?)?;
     let entries = match flags.format {
         Form::Arrow => {
             std::fs::write(&flags.out, &stream)?;
@@ -180,7 +218,7 @@ pub(super) fn export(flags: &ExportFlags) -> Result<ExitCode, Error> {
 
 /// Prints the rows of a query over entries.
 pub(super) fn query(flags: &QueryFlags) -> Result<ExitCode, Error> {
-    let stream = as_one(&read_state(&flags.target.place, &flags.target.selection.get())?)?;
+    let stream = as_one(&flags.target.read()?)?;
     let found = tokio::runtime::Handle::current().block_on(query_state(&stream, &flags.sql))?;
     run::print_batches(&found, flags.output)?;
     Ok(ExitCode::SUCCESS)

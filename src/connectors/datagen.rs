@@ -481,7 +481,7 @@ mod tests {
         let values: BTreeMap<String, OptionValue> = [("connector", "datagen")]
             .iter()
             .chain(options)
-            .map(|(k, v)| ((*k).to_owned(), OptionValue { text: (*v).to_owned(), position: 1 }))
+            .map(|(k, v)| ((*k).to_owned(), OptionValue { text: (*v).to_owned(), position: 1, number: false }))
             .collect();
         Connectors::standard().open(&values, columns)
     }

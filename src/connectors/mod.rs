@@ -22,4 +22,5 @@ mod queryable_state;
 mod registry;
 
 pub use options::OptionValue;
+pub(crate) use queryable_state::export_job;
 pub use registry::{ConnectorColumn, Connectors, OnError, SourceTable};

@@ -295,7 +295,7 @@ mod tests {
         let values: BTreeMap<String, OptionValue> = [("connector", "nexmark")]
             .iter()
             .chain(options)
-            .map(|(k, v)| ((*k).to_owned(), OptionValue { text: (*v).to_owned(), position: 1 }))
+            .map(|(k, v)| ((*k).to_owned(), OptionValue { text: (*v).to_owned(), position: 1, number: false }))
             .collect();
         let columns: Vec<ConnectorColumn> = columns
             .iter()

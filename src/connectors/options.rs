@@ -17,6 +17,8 @@ pub struct OptionValue {
     pub text: String,
     /// Where the option's key stands: characters from 1.
     pub position: usize,
+    /// True for a number without quotes.
+    pub number: bool,
 }
 
 impl OptionValue {
@@ -25,6 +27,17 @@ impl OptionValue {
         Error::new(SqlState::InvalidParameterValue, format!("invalid value for option \"{name}\": \"{}\"", self.text))
             .hint(format!("{expected}."))
             .position(self.position)
+    }
+
+    /// The value of an option that is a text.
+    ///
+    /// # Errors
+    /// 22023 for a number without quotes.
+    pub(crate) fn string(&self, name: &str) -> Result<&str> {
+        match self.number {
+            true => Err(self.invalid(name, &format!("Write it as a text: {name} = '{}'", self.text))),
+            false => Ok(&self.text),
+        }
     }
 
     /// The value as a span of time.
@@ -243,7 +256,9 @@ mod tests {
         pairs
             .iter()
             .enumerate()
-            .map(|(i, (k, v))| ((*k).to_owned(), OptionValue { text: (*v).to_owned(), position: 10 + i }))
+            .map(|(i, (k, v))| {
+                ((*k).to_owned(), OptionValue { text: (*v).to_owned(), position: 10 + i, number: false })
+            })
             .collect()
     }
 
@@ -262,7 +277,8 @@ mod tests {
 
     #[test]
     fn spans_of_time() {
-        let duration = |text: &str| OptionValue { text: text.to_owned(), position: 1 }.duration("o").ok();
+        let duration =
+            |text: &str| OptionValue { text: text.to_owned(), position: 1, number: false }.duration("o").ok();
         assert_eq!(duration("5 seconds"), Some(Duration::from_secs(5)));
         assert_eq!(duration("1.5ms"), Some(Duration::from_micros(1_500)));
         assert_eq!(duration("2 h"), Some(Duration::from_secs(7_200)));

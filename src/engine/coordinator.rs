@@ -1,8 +1,10 @@
 //! The coordinator: the one clock, the timeline, the workers, and the relations that they keep.
 
 mod follow;
+mod inspect;
 
 pub(crate) use follow::Following;
+pub(crate) use inspect::{Inside, OperatorRead};
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,6 +17,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::physical_expr::PhysicalExpr;
 use tokio::sync::oneshot;
 
+use super::alarm::{Alarm, ClockRequests};
 use super::checkpoints::offline::{OfflineSelection, as_one, read_state};
 use super::checkpoints::{CheckpointConfig, CheckpointInfo, Checkpoints, Controller, Message, StateStores};
 use super::event_times::{EventTimes, SeenTime, TableWatermark};
@@ -224,6 +227,8 @@ struct Inner {
     controller: Mutex<Option<std::thread::JoinHandle<()>>>,
     event_times: Arc<Mutex<Vec<SeenTime>>>,
     backlog: Mutex<Vec<Backlog>>,
+    /// Reads of operators that were begun.
+    inspections: AtomicU64,
 }
 
 /// A write that some workers have not closed yet.
@@ -245,17 +250,14 @@ impl Coordinator {
         let progress = Arc::new(Progress::default());
         let relations = Arc::new(Relations::new(Arc::clone(&progress)));
         let (requests, received) = channel();
-        let tick_wake = WakeOnce::default();
-        let tick = {
-            let (wake, requests) = (tick_wake.clone(), Mutex::new(requests.clone()));
-            Arc::new(move || {
-                if wake.set() {
-                    // The sequencer is gone when the server stops.
-                    let _ = lock(&requests).send(Request::Tick { answer: None });
-                }
-            })
+        let (tick_wake, alarm) = (WakeOnce::default(), Alarm::new());
+        let clock = ClockRequests {
+            tick_wake: tick_wake.clone(),
+            alarm: alarm.clone(),
+            requests: Mutex::new(requests.clone()),
         };
-        let executor = Arc::new(Executor::start(ExecutorConfig { workers: config.workers, progress, tick })?);
+        let clock = Arc::new(clock);
+        let executor = Arc::new(Executor::start(ExecutorConfig { workers: config.workers, progress, clock })?);
         let last_time = Arc::new(AtomicU64::new(0));
         let incarnation = lock(&head).head().incarnation;
         let checkpoint_dir = config.checkpoints.as_ref().map(|checkpoints| checkpoints.directory.clone());
@@ -288,7 +290,8 @@ impl Coordinator {
             relations: Arc::clone(&relations),
             requests: received,
             own_requests: requests.clone(),
-            tick_wake: tick_wake.clone(),
+            tick_wake,
+            alarm,
             feed_wake: WakeOnce::default(),
             head,
             log,
@@ -325,6 +328,7 @@ impl Coordinator {
             controller: Mutex::new(controller),
             event_times,
             backlog: Mutex::default(),
+            inspections: AtomicU64::new(0),
         };
         Ok(Coordinator { inner: Arc::new(inner) })
     }
@@ -395,18 +399,13 @@ impl Coordinator {
         self.inner.incarnation << TOPOLOGY_BITS | self.inner.executor.generation()
     }
 
-    /// The state of a table or view as one canonical stream, as of its last capture, and the time of that; with `fresh`, or
-    /// when there was none yet, of a capture that has all that was answered so far.
+    /// The state of a table or view as one canonical stream, of a capture that has all that was answered so far.
     ///
     /// # Errors
     /// As [`Self::checkpoint`]; 42704 when the relation keeps no state, or was not captured.
-    pub(crate) async fn captured_state(&self, qualified_name: &str, fresh: bool) -> Result<(Time, Vec<u8>)> {
+    pub(crate) async fn captured_state(&self, qualified_name: &str) -> Result<Vec<u8>> {
         let newest = || self.checkpoints().into_iter().find(|info| info.status == "COMPLETE").map(|info| info.id);
-        let checkpoint = match newest().filter(|_| !fresh) {
-            Some(found) => Some(found),
-            None => self.checkpoint().await?.or_else(newest),
-        };
-        let checkpoint = checkpoint.ok_or_else(|| {
+        let checkpoint = self.checkpoint().await?.or_else(newest).ok_or_else(|| {
             Error::new(SqlState::UndefinedObject, "there is no state").hint("Create a table or a view first.")
         })?;
         let folder = self.inner.checkpoint_dir.clone().unwrap_or_default();
@@ -414,8 +413,7 @@ impl Coordinator {
         let selection = OfflineSelection { job, checkpoint: Some(checkpoint.0), bases: None };
         let read = move || as_one(&read_state(&folder.display().to_string(), &selection)?);
         let read = tokio::task::spawn_blocking(read).await;
-        let stream = read.map_err(|error| Error::internal(format!("a read of state ended: {error}")))??;
-        Ok((Time::from_millis(checkpoint.0), stream))
+        read.map_err(|error| Error::internal(format!("a read of state ended: {error}")))?
     }
 
     /// Installs all relations of the catalog, upstream first, and replays the timeline into them.
@@ -649,6 +647,15 @@ impl Coordinator {
     /// What the operators of a relation's job did; none when it has no job of its own.
     pub(crate) fn operators(&self, relation: RelationId) -> Vec<Arc<OperatorCounts>> {
         self.inner.relations.operators(relation)
+    }
+
+    /// How many bytes the state of a relation's job has; it may be asked at any time.
+    pub(crate) fn state_bytes(&self) -> impl Fn(RelationId) -> u64 + Send + Sync + 'static {
+        let inner = Arc::downgrade(&self.inner);
+        move |relation| {
+            let operators = inner.upgrade().map(|inner| inner.relations.operators(relation)).unwrap_or_default();
+            operators.iter().map(|counts| counts.numbers().state.bytes as u64).sum()
+        }
     }
 
     /// The state of a relation; `None` when it is not installed.

@@ -20,7 +20,7 @@ use super::aggregate_functions;
 use super::api::{Column, EngineConfig, JobInfo, ViewInfo};
 use super::checkpoints::begin_from;
 use super::coordinator::{Coordinator, CoordinatorConfig, RelationState};
-use super::pg_catalog;
+use super::pg_catalog::{self, Sizes};
 use super::query_threads::QueryThreads;
 use super::recovery;
 use super::relations::DATABASE;
@@ -47,6 +47,7 @@ pub struct Engine {
     closed: CancellationToken,
     queries: QueryThreads,
     limits: Arc<Limits>,
+    env: Env,
 }
 
 /// What writers of one table share.
@@ -77,6 +78,7 @@ impl Engine {
     pub async fn open(config: EngineConfig, env: Env) -> Result<Arc<Engine>> {
         let data_dir = config.data_dir.clone();
         let workers = config.workers.max(1);
+        let of_coordinator = env.clone();
         let (coordinator, (catalog, records)) = tokio::task::spawn_blocking(move || {
             std::fs::create_dir_all(&data_dir)?;
             if let Some((folder, checkpoints)) =
@@ -88,16 +90,17 @@ impl Engine {
             let (checkpoints, memory_bytes) = (config.checkpoints, config.memory_bytes);
             let coordinator_config =
                 CoordinatorConfig { data_dir: data_dir.clone(), workers, checkpoints, memory_bytes };
-            let coordinator = Coordinator::start(coordinator_config, env)?;
+            let coordinator = Coordinator::start(coordinator_config, of_coordinator)?;
             Ok::<_, Error>((coordinator, CatalogStore::open(&data_dir)?))
         })
         .await
         .map_err(|error| Error::internal(format!("opening the database ended: {error}")))??;
 
         let (catalog, limits) = (Arc::new(catalog), Arc::new(config.limits));
+        let sizes: Sizes = Arc::new(coordinator.state_bytes());
         let engine = Arc::new(Engine {
             coordinator,
-            base_state: Arc::new(base_state(workers, config.memory_bytes, &limits, &catalog)?),
+            base_state: Arc::new(base_state(workers, config.memory_bytes, &limits, &catalog, &sizes)?),
             catalog,
             connectors: Connectors::standard(),
             sources: Mutex::default(),
@@ -107,6 +110,7 @@ impl Engine {
             closed: CancellationToken::new(),
             queries: QueryThreads::start(workers)?,
             limits,
+            env,
         });
         if let Err(error) = recovery::recover(&engine, records).await {
             // Nothing of it writes to the directory any more when the caller knows.
@@ -119,6 +123,11 @@ impl Engine {
     /// A session for one client.
     pub fn session(self: &Arc<Self>) -> Session {
         Session::new(Arc::clone(self))
+    }
+
+    /// What the process is given by its surroundings.
+    pub(crate) fn env(&self) -> &Env {
+        &self.env
     }
 
     /// What clients may take.
@@ -350,6 +359,7 @@ fn base_state(
     memory_bytes: u64,
     limits: &Arc<Limits>,
     catalog: &Arc<CatalogStore>,
+    sizes: &Sizes,
 ) -> Result<SessionState> {
     let config = sql::session_config()
         .with_extension(Arc::clone(limits))
@@ -366,7 +376,7 @@ fn base_state(
     for function in aggregate_functions::functions() {
         state.register_udaf(function).map_err(crate::engine::error_of)?;
     }
-    for function in pg_catalog::functions(catalog) {
+    for function in pg_catalog::functions(catalog, sizes) {
         state.register_udf(Arc::new(function)).map_err(crate::engine::error_of)?;
     }
     Ok(state)

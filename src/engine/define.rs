@@ -23,8 +23,8 @@ use super::computed::{ComputedSource, Filled};
 use super::coordinator::{RelationKind, RelationSpec};
 use super::database::Engine;
 use super::dml::assign;
-use super::functions;
 use super::relations::Relations;
+use super::{functions, operators};
 
 /// What a CREATE statement means.
 pub(crate) struct Defined {
@@ -347,8 +347,8 @@ pub(crate) async fn view(relations: &Relations, create: &CreateView) -> Result<D
 /// Those of planning its query.
 pub(crate) async fn materialized_view(relations: &Relations, create: &CreateMaterializedView) -> Result<Defined> {
     refuse_late_of_tables(relations, &create.query)?;
-    let mut planned =
-        sql::plan_view(&relations.state(), &create.query, &create.columns, create.emit, relations).await?;
+    let standing = sql::Standing::new(create.emit, create.state_ttl.as_ref())?;
+    let mut planned = sql::plan_view(&relations.state(), &create.query, &create.columns, standing, relations).await?;
     if create.fail_on_error {
         planned.plan.on_error = crate::exec::plan::OnError::Fail;
     }
@@ -390,7 +390,11 @@ pub(crate) fn named_relations(relations: &Relations, query: &ast::Query) -> Resu
     let (names, _) = resolve_table_references(&statement, true).map_err(crate::engine::error_of)?;
     let mut found: Vec<RelationId> = names
         .iter()
-        .filter_map(|name| relations.catalog().find(name.schema(), name.table()))
+        .filter_map(|name| {
+            let (catalog, schema) = (relations.catalog(), name.schema());
+            let inside = || operators::job_named(catalog, schema, name.table()).map(|(job, _)| job);
+            catalog.find(schema, name.table()).or_else(inside)
+        })
         .map(|object| object.id)
         .collect();
     found.extend(functions::called(relations.catalog(), query));

@@ -18,7 +18,7 @@ use datafusion::physical_expr::expressions::Column;
 use datafusion::physical_expr::utils::{collect_columns, reassign_expr_columns};
 
 use crate::exec::event_time;
-use crate::exec::plan::{EventTime, JobPlan};
+use crate::exec::plan::{EventTime, JobPlan, OPENED};
 use crate::exec::relation::lock;
 use crate::exec::source::SplitId;
 use crate::exec::{Known, Mark};
@@ -132,6 +132,8 @@ impl TableTime {
 struct JobTime {
     follows: Vec<(RelationId, usize)>,
     exports: Vec<(usize, EventTime)>,
+    /// Its operators are told when it is whole.
+    awaits_whole: bool,
     /// It is whole: before, nothing is known to it.
     open: bool,
     /// Tables of which it reads what was read before: what it knows of them stays until it is level.
@@ -210,13 +212,14 @@ impl EventTimes {
         behind: HashSet<RelationId>,
     ) -> Known {
         let follows = plan.followed_times();
-        if follows.is_empty() {
+        let awaits_whole = plan.awaits_whole();
+        if follows.is_empty() && !awaits_whole {
             return Known::new();
         }
         let exports = plan.event_times.clone();
         let open = known.is_some();
         let known = known.cloned().unwrap_or_default();
-        self.jobs.insert(job, JobTime { follows, exports, open, behind, known: known.clone() });
+        self.jobs.insert(job, JobTime { follows, exports, awaits_whole, open, behind, known: known.clone() });
         self.stale = true;
         known
     }
@@ -246,6 +249,11 @@ impl EventTimes {
     pub(super) fn open(&mut self, job: RelationId) {
         let Some(time) = self.jobs.get_mut(&job) else { return };
         time.open = true;
+        if time.awaits_whole {
+            let (relation, column, watermark) = (job, OPENED, Watermark::END);
+            time.known.insert((relation, column), watermark);
+            self.marks.push(Mark { job, relation, column, watermark });
+        }
         for (relation, column) in time.follows.clone() {
             self.look(job, relation, column);
         }

@@ -55,7 +55,8 @@ pub(crate) async fn explain(session: &Session, explain: &Explain, interrupt: &In
                     Ok(lines)
                 }
                 Explain::View(view) => {
-                    let planned = sql::plan_view(&state, &view.query, &view.columns, view.emit, &relations).await?;
+                    let standing = sql::Standing::new(view.emit, view.state_ttl.as_ref())?;
+                    let planned = sql::plan_view(&state, &view.query, &view.columns, standing, &relations).await?;
                     Ok(sql::explain_job(&planned.plan, &imported(relations.catalog()), true, &|_| None))
                 }
                 Explain::Job { .. } => Err(Error::internal("a job is not planned to be explained")),

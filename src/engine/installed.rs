@@ -210,7 +210,7 @@ impl Relations {
     }
 
     /// The error for a relation that is not to be seen.
-    fn missing(&self) -> Error {
+    pub(super) fn missing(&self) -> Error {
         if self.restarting.load(Ordering::Acquire) { restarted() } else { gone() }
     }
 

@@ -12,6 +12,7 @@
 //! Deliberately absent: wire formats.
 
 mod aggregate_functions;
+mod alarm;
 mod alter;
 mod api;
 mod bad_rows;
@@ -33,6 +34,7 @@ mod index_ddl;
 mod installed;
 mod interrupt;
 mod lookup;
+mod operator_table;
 mod operators;
 mod pending;
 mod pg_catalog;

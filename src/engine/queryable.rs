@@ -134,6 +134,6 @@ impl Engine {
         let none = || Error::new(SqlState::UndefinedObject, "no such job");
         let name = self.catalog().objects().find(|object| object.id == job).map(|object| object.qualified_name());
         let name = name.ok_or_else(none)?;
-        Ok(self.coordinator().captured_state(&name, true).await?.1)
+        self.coordinator().captured_state(&name).await
     }
 }

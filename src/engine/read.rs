@@ -11,10 +11,11 @@ use futures::{StreamExt, TryStreamExt};
 use sqlparser::ast;
 
 use crate::sql;
-use crate::types::Result;
+use crate::types::{Error, Result};
 
 use super::coordinator::{Pin, ReadBound};
 use super::database::Engine;
+use super::operator_table::inside_of;
 use super::relations::{Relations, kept_relations};
 use super::scan_exec::with_schema;
 use super::yielding::yielding;
@@ -61,8 +62,8 @@ pub(crate) async fn open(
 ) -> Result<Opened> {
     let state = relations.state();
     let plan = sql::plan_query(&state, &query).await?;
-    let reads = kept_relations(&plan)?;
-    if !reads.is_empty() {
+    let (reads, inside) = (kept_relations(&plan)?, inside_of(&plan)?);
+    if !reads.is_empty() || !inside.is_empty() {
         // A table over a source has what is there now, as if the source were read by this query.
         let read = match bound {
             ReadBound::Latest { .. } | ReadBound::Strict => engine.coordinator().sources_read(&reads).await?,
@@ -71,6 +72,16 @@ pub(crate) async fn open(
         let bound = match (bound, read) {
             (ReadBound::Latest { at_least }, Some(read)) => ReadBound::Latest { at_least: at_least.max(read) },
             (bound, _) => bound,
+        };
+        // Operators have no past: what they hold now is read, and all else at the same time.
+        let bound = match bound {
+            _ if inside.is_empty() => bound,
+            ReadBound::At(_) => return Err(no_past()),
+            ReadBound::Latest { .. } | ReadBound::Strict | ReadBound::Available => {
+                let (time, begun) = engine.coordinator().inspect(&inside).await?;
+                relations.set_reads(begun);
+                ReadBound::At(time)
+            }
         };
         relations.set_pin(Arc::new(engine.coordinator().pin(&reads, bound).await?));
     }
@@ -81,6 +92,11 @@ pub(crate) async fn open(
     let rows = rows.map(move |batch| with_schema(&batch?, &shown));
     let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&schema), rows));
     Ok(Opened { schema, rows, plan: physical, pin: relations.pin().cloned() })
+}
+
+fn no_past() -> Error {
+    Error::unsupported("a read of an operator at a time that was chosen before is not supported")
+        .hint("Read it first in the transaction block, or outside of one.")
 }
 
 /// Columns under the names that the user sees: while planning, no two have one name.

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
@@ -23,13 +23,16 @@ use datafusion::physical_plan::ExecutionPlan;
 
 use crate::catalog::{Catalog, DEFAULT_SCHEMA, Definition, Object, late_schema};
 use crate::exec::plan::EventTime;
+use crate::exec::relation::lock;
 use crate::sql::{self, RelationInfo};
 use crate::types::{Error, RelationId, Result, SqlState, TimeZone};
 
-use super::coordinator::Pin;
+use super::coordinator::{Inside, OperatorRead, Pin};
 use super::database::Engine;
+use super::operator_table::OperatorTable;
 use super::pending::Pending;
-use super::{functions, lookup, pg_catalog, scan_exec, sink_ddl, system_tables};
+use super::settings::Settings;
+use super::{functions, lookup, operators, pg_catalog, scan_exec, sink_ddl, system_tables};
 
 /// The catalog's name in DataFusion's terms: the one database.
 pub(crate) const DATABASE: &str = "clink";
@@ -47,10 +50,14 @@ pub(crate) struct Relations {
     catalog: Arc<Catalog>,
     base: Arc<SessionState>,
     pin: Arc<OnceLock<Arc<Pin>>>,
+    /// Reads of operators that were begun and are not taken.
+    reads: Arc<Mutex<Vec<OperatorRead>>>,
     rows: Arc<BTreeMap<String, Arc<dyn TableProvider>>>,
     pending: Arc<Pending>,
     zone: TimeZone,
     user: Arc<str>,
+    /// The session's, where the statement reads them.
+    settings: Option<Arc<Settings>>,
     depth: usize,
 }
 
@@ -68,10 +75,12 @@ impl Relations {
             catalog,
             base: engine.base_state(),
             pin: Arc::default(),
+            reads: Arc::default(),
             rows: Arc::default(),
             pending: Arc::default(),
             zone: TimeZone::utc(),
             user: Arc::from(DATABASE),
+            settings: None,
             depth: 0,
         }
     }
@@ -94,6 +103,12 @@ impl Relations {
         self
     }
 
+    /// The same in a session with settings, where a statement reads them.
+    pub(crate) fn with_settings(mut self, settings: &Settings) -> Relations {
+        self.settings = Some(Arc::new(settings.clone()));
+        self
+    }
+
     /// The same in a session of a user.
     pub(crate) fn with_user(mut self, user: &Arc<str>) -> Relations {
         self.user = Arc::clone(user);
@@ -109,9 +124,13 @@ impl Relations {
         if !self.zone.is_utc() || self.user.as_ref() != DATABASE {
             sql::set_zone(state.config_mut().options_mut(), &self.zone, &self.user);
         }
-        // The time that now() gives, for the whole statement.
+        let known = sql::KnownRelations(Arc::new(self.clone()));
+        state.config_mut().set_extension(Arc::new(known));
+        // The time that now() gives, for the whole statement: by the clock that views follow.
         if self.depth == 0 {
             state.mark_start_execution();
+            let now = chrono::DateTime::from_timestamp_micros(self.engine.env().now_micros());
+            state.execution_props_mut().query_execution_start_time = now;
         }
         state
     }
@@ -132,6 +151,26 @@ impl Relations {
         self.pin.get()
     }
 
+    /// Sets the reads of operators that were begun for the statement.
+    pub(crate) fn set_reads(&self, reads: Vec<OperatorRead>) {
+        *lock(&self.reads) = reads;
+    }
+
+    /// One of those reads, of this part; each once.
+    pub(crate) fn take_read(&self, inside: &Inside) -> Option<OperatorRead> {
+        let mut reads = lock(&self.reads);
+        let at = reads.iter().position(|read| read.inside() == inside)?;
+        Some(reads.swap_remove(at))
+    }
+
+    /// Refuses to read what the transaction block's own changes are not in.
+    ///
+    /// # Errors
+    /// 0A000 when there are some.
+    pub(crate) fn refuse_own_changes(&self, what: &str) -> Result<(), DataFusionError> {
+        if self.pending.is_empty() { Ok(()) } else { Err(sql::to_datafusion(own_changes(what))) }
+    }
+
     fn relation(&self, object: &Arc<Object>) -> Option<Arc<dyn TableProvider>> {
         let schema = object.row_schema()?;
         // Rows that cannot be read are kept from the first job on the table on.
@@ -146,13 +185,18 @@ impl Relations {
             return Ok(self.rows.get(name).map(Arc::clone));
         }
         if pg_catalog::has_schema(schema) {
+            if (schema, name) == (pg_catalog::PG_CATALOG, "pg_settings") {
+                let settings = self.settings.as_deref().cloned().unwrap_or_default();
+                return pg_catalog::settings_table(&settings).map(Some);
+            }
             return pg_catalog::table(&self.catalog, schema, name);
         }
         if schema == system_tables::SCHEMA {
             return system_tables::provider(&self.engine, name);
         }
         let Some(object) = self.catalog.find(Some(schema), name) else {
-            return Ok(None);
+            let found = operators::named_part(&self.catalog, schema, name)?;
+            return Ok(found.map(|found| Arc::new(OperatorTable::new(found, self.clone())) as Arc<dyn TableProvider>));
         };
         match &object.definition {
             Definition::Broken(error) => Err(broken(object, error)),
@@ -240,6 +284,7 @@ impl sql::Resolver for Relations {
             key: object.key().to_vec(),
             append_only: object.append_only(),
             event_times: event_times(object),
+            keeps_times: matches!(object.definition, Definition::Table(_)) && !object.is_external(),
             // Tables and views are what they are, and a file has an end.
             bounded: true,
         })
@@ -384,6 +429,7 @@ impl SchemaProvider for Names {
         self.relations.catalog.find(Some(&self.schema), name).is_some()
             || (self.schema == ROWS_SCHEMA && self.relations.rows.contains_key(name))
             || (self.schema == system_tables::SCHEMA && system_tables::find(name).is_some())
+            || operators::job_named(&self.relations.catalog, Some(&self.schema), name).is_some()
     }
 }
 

@@ -60,7 +60,8 @@ impl Engine {
         let interrupt = Interrupt::new(CancellationToken::new(), self.closed().clone(), None, self.query_threads());
         if let Some(order) = &request.order {
             column_indexes(&object, &schema, &order.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>())?;
-            return self.ordered(&object, &schema.project(&columns)?, order, &request, bound, &interrupt).await;
+            let from = (object.schema.as_str(), object.name.as_str());
+            return self.ordered(from, &schema.project(&columns)?, order, &request, bound, &interrupt).await;
         }
         let pin = Arc::new(interrupt.guard(self.coordinator().pin(&[object.id], bound)).await?);
         let time = pin.time();
@@ -113,10 +114,10 @@ impl Engine {
         Ok(Scan { time, schema: row_schema, rows: interrupt.stream(rows), cursor: next })
     }
 
-    /// Rows in an order of the reader's: a query.
-    async fn ordered(
+    /// Rows of a relation, by schema and name, in an order of the reader's: a query.
+    pub(super) async fn ordered(
         self: &Arc<Self>,
-        object: &Object,
+        (schema, name): (&str, &str),
         columns: &Schema,
         order: &[(String, bool)],
         request: &ScanRequest,
@@ -133,8 +134,8 @@ impl Engine {
         let text = format!(
             "SELECT {} FROM {}.{}{filter} ORDER BY {}{limit}",
             wanted.join(", "),
-            quoted(&object.schema),
-            quoted(&object.name),
+            quoted(schema),
+            quoted(name),
             order.join(", ")
         );
         let query = sql::parse_query(&text)?;
@@ -216,56 +217,62 @@ impl Engine {
 
     /// The key that a request names, in the relation's key columns and types.
     fn key_rows(&self, object: &Object, schema: &Schema, given: &[GivenKey]) -> Result<RecordBatch> {
-        let invalid = |message: String, hint: String| Error::new(SqlState::InvalidParameterValue, message).hint(hint);
-        let fields: Vec<&Field> = object.key().iter().map(|index| schema.field(*index)).collect();
-        let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
-        if fields.is_empty() {
-            return Err(invalid(
-                format!("\"{}\" has no key: only the whole row identifies a row", object.name),
-                "Use scan with a filter.".into(),
-            ));
+        if object.key().is_empty() {
+            let message = format!("\"{}\" has no key: only the whole row identifies a row", object.name);
+            return Err(Error::new(SqlState::InvalidParameterValue, message).hint("Use scan with a filter."));
         }
-        for (name, _) in given {
-            match name {
-                Some(name) if !names.contains(&name.as_str()) => {
-                    return Err(invalid(
-                        format!("\"{name}\" is not a key column of \"{}\"", object.name),
-                        format!("Its key is ({}).", names.join(", ")),
-                    ));
-                }
-                None if fields.len() > 1 => {
-                    return Err(invalid(
-                        format!("the key of \"{}\" has {} columns", object.name, fields.len()),
-                        format!("Name each: {}.", names.join(", ")),
-                    ));
-                }
-                _ => {}
-            }
-        }
-        let mut columns: Vec<ArrayRef> = Vec::with_capacity(fields.len());
-        for field in &fields {
-            let mut values =
-                given.iter().filter(|(name, _)| name.as_deref().is_none_or(|name| name == field.name().as_str()));
-            let (Some((_, value)), None) = (values.next(), values.next()) else {
-                return Err(invalid(
-                    format!("key column \"{}\" needs one value", field.name()),
-                    format!("Give one value for each of: {}.", names.join(", ")),
-                ));
-            };
-            let column = TableColumn {
-                name: field.name().clone(),
-                data_type: field.data_type().clone(),
-                sql_type: sql::sql_name(field.data_type()),
-                length_max: None,
-                nullable: true,
-                default: None,
-            };
-            let text: ArrayRef = Arc::new(StringArray::from(vec![value.as_deref()]));
-            columns.push(coerce(&text, &column, true)?);
-        }
-        let fields: Vec<Field> = fields.into_iter().cloned().collect();
-        Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
+        key_values_of(&object.name, schema, object.key(), given)
     }
+}
+
+/// One row with the values of some key columns of a relation, in their order and types.
+///
+/// # Errors
+/// 22023 when they are not those of the key; those of a text that is no value of its column.
+pub(super) fn key_values_of(relation: &str, schema: &Schema, key: &[usize], given: &[GivenKey]) -> Result<RecordBatch> {
+    let invalid = |message: String, hint: String| Error::new(SqlState::InvalidParameterValue, message).hint(hint);
+    let fields: Vec<&Field> = key.iter().map(|index| schema.field(*index)).collect();
+    let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+    for (name, _) in given {
+        match name {
+            Some(name) if !names.contains(&name.as_str()) => {
+                return Err(invalid(
+                    format!("\"{name}\" is not a key column of \"{}\"", relation),
+                    format!("Its key is ({}).", names.join(", ")),
+                ));
+            }
+            None if fields.len() > 1 => {
+                return Err(invalid(
+                    format!("the key of \"{}\" has {} columns", relation, fields.len()),
+                    format!("Name each: {}.", names.join(", ")),
+                ));
+            }
+            _ => {}
+        }
+    }
+    let mut columns: Vec<ArrayRef> = Vec::with_capacity(fields.len());
+    for field in &fields {
+        let mut values =
+            given.iter().filter(|(name, _)| name.as_deref().is_none_or(|name| name == field.name().as_str()));
+        let (Some((_, value)), None) = (values.next(), values.next()) else {
+            return Err(invalid(
+                format!("key column \"{}\" needs one value", field.name()),
+                format!("Give one value for each of: {}.", names.join(", ")),
+            ));
+        };
+        let column = TableColumn {
+            name: field.name().clone(),
+            data_type: field.data_type().clone(),
+            sql_type: sql::sql_name(field.data_type()),
+            length_max: None,
+            nullable: true,
+            default: None,
+        };
+        let text: ArrayRef = Arc::new(StringArray::from(vec![value.as_deref()]));
+        columns.push(coerce(&text, &column, true)?);
+    }
+    let fields: Vec<Field> = fields.into_iter().cloned().collect();
+    Ok(RecordBatch::try_new(Arc::new(Schema::new(fields)), columns)?)
 }
 
 fn column_indexes(object: &Object, schema: &Schema, names: &[String]) -> Result<Vec<usize>> {

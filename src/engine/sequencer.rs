@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
+use super::alarm::Alarm;
 use super::bad_rows::BadRows;
 use super::checkpoints::{Message, Restored, StateStores, Unsaved, fresh};
 use super::coordinator::{RelationKind, RelationSpec, TableWrite};
@@ -65,10 +66,14 @@ pub(super) enum Request {
     Resume { relations: Vec<RelationId>, answer: oneshot::Sender<Result<()>> },
     /// Start all jobs again from a checkpoint that was just taken.
     Restart { restart: Restart, answer: oneshot::Sender<Result<()>> },
+    /// Hand out a time, and do something before there is a later one.
+    AtTime(Box<dyn FnOnce(Result<Time>) + Send>),
     /// Tell once every feed, or those of some tables, has read its source to the end.
     AwaitFeeds { tables: Option<Vec<RelationId>>, answer: oneshot::Sender<()> },
     /// A feed has something to take.
     FeedReady,
+    /// An operator waits for a time.
+    AlarmSet,
     /// Cut for a checkpoint when something changed since the last one, or `anyway`.
     Checkpoint { anyway: bool },
     /// No checkpoint needs the timeline up to a time.
@@ -95,6 +100,8 @@ pub(super) struct Sequencer {
     pub(super) own_requests: Sender<Request>,
     pub(super) tick_wake: WakeOnce,
     pub(super) feed_wake: WakeOnce,
+    /// When operators wait for a time.
+    pub(super) alarm: Alarm,
     pub(super) head: Arc<Mutex<HeadFile>>,
     pub(super) log: TimelineLog,
     /// The last time handed out, for all to see.
@@ -161,7 +168,8 @@ impl Sequencer {
             let wait = if batch.is_urgent() {
                 Some(Duration::ZERO)
             } else {
-                feeds_may_give.then(|| next_feed_tick.saturating_duration_since(Instant::now()))
+                let feeds = feeds_may_give.then(|| next_feed_tick.saturating_duration_since(Instant::now()));
+                [feeds, self.alarm.wait(self.env.now_millis())].into_iter().flatten().min()
             };
             let request = match wait {
                 Some(wait) => self.requests.recv_timeout(wait),
@@ -179,6 +187,7 @@ impl Sequencer {
                     self.feed_wake.clear();
                     feeds_may_give = true;
                 }
+                Ok(Request::AlarmSet) => self.alarm.wake.clear(),
                 Ok(Request::AwaitFeeds { tables, answer }) => {
                     let asked = self.feeds.iter().filter(|feed| concerns(tables.as_deref(), feed));
                     asked.for_each(Feed::ask_level);
@@ -212,6 +221,7 @@ impl Sequencer {
                     batch.tick = true;
                     feeds_may_give = true;
                 }
+                Ok(Request::AtTime(act)) => act(self.new_time(Batch { tick: true, ..std::mem::take(&mut batch) })),
                 Ok(Request::Checkpoint { anyway }) => {
                     let batch = std::mem::take(&mut batch);
                     self.checkpoint(batch, anyway);
@@ -228,6 +238,7 @@ impl Sequencer {
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     let due = feeds_may_give && Instant::now() >= next_feed_tick;
+                    batch.tick |= self.alarm.rings(self.env.now_millis(), TICK);
                     let held_back =
                         if batch.is_urgent() || due { self.tick(std::mem::take(&mut batch)) } else { false };
                     if due {
@@ -236,6 +247,16 @@ impl Sequencer {
                     }
                 }
             }
+        }
+    }
+
+    /// Ticks; gives the time.
+    fn new_time(&mut self, batch: Batch) -> Result<Time> {
+        let before = self.last_time();
+        self.tick(batch);
+        match self.last_time() {
+            time if time > before => Ok(time),
+            _ => Err(Error::internal("the clock does not go on").hint("The server's log has the reason.")),
         }
     }
 
@@ -452,6 +473,7 @@ impl Sequencer {
 
     fn broadcast(&mut self, time: Time, inputs: Vec<FeedInput>) {
         let marks = self.event_times.take_marks();
+        self.alarm.clear();
         self.executor.broadcast(&WorkerCommand::Tick { time, inputs: Arc::new(inputs), marks });
         self.event_times.show();
         // What is replayed is older than what was handed out.

@@ -267,11 +267,12 @@ impl Session {
     pub(crate) async fn describe_kind(&self, kind: &StatementKind) -> Result<Option<SchemaRef>> {
         match kind {
             StatementKind::Query(query) => {
-                let relations = self.relations();
+                let mut relations = self.relations();
                 let mut query = query.clone();
                 if sql::reads_settings(&query) {
                     // Describing sets nothing.
                     let settings = &self.settings;
+                    relations = relations.with_settings(settings);
                     sql::resolve_settings(&mut query, &mut |name, value, missing_ok| match value {
                         Some(value) => Ok(Some(value.to_owned())),
                         None => current_setting(settings, name, missing_ok),
@@ -682,7 +683,8 @@ impl Session {
         let wrote = self.block.as_ref().is_some_and(Block::wrote);
         let bound = self.block.as_ref().and_then(Block::read_bound).unwrap_or_else(|| self.read_bound());
         let mut query = Box::new(query.clone());
-        if sql::reads_settings(&query) {
+        let reads_settings = sql::reads_settings(&query);
+        if reads_settings {
             sql::resolve_settings(&mut query, &mut |name, value, flag| match value {
                 None => current_setting(&self.settings, name, flag),
                 Some(value) => {
@@ -693,7 +695,10 @@ impl Session {
                 }
             })?;
         }
-        let (engine, relations) = (Arc::clone(&self.engine), self.relations());
+        let (engine, mut relations) = (Arc::clone(&self.engine), self.relations());
+        if reads_settings {
+            relations = relations.with_settings(&self.settings);
+        }
         let opened = interrupt.run(read::open(engine, relations, query, bound)).await?;
         if let Some(pin) = &opened.pin {
             if wrote {

@@ -231,6 +231,20 @@ fn invalid(name: &str, value: &str) -> Error {
     Error::new(SqlState::InvalidParameterValue, format!("invalid value for parameter \"{name}\": \"{value}\""))
 }
 
+/// A setting and its value.
+pub(crate) struct Described<'a> {
+    pub(crate) name: &'static str,
+    pub(crate) value: &'a str,
+    pub(crate) default: &'static str,
+    /// What RESET brings back.
+    pub(crate) reset: &'a str,
+    pub(crate) unit: Option<&'static str>,
+    /// PostgreSQL's word for what values it takes.
+    pub(crate) kind: &'static str,
+    pub(crate) read_only: bool,
+    pub(crate) description: &'static str,
+}
+
 /// One session's values.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -383,6 +397,25 @@ impl Settings {
             .iter()
             .enumerate()
             .map(move |(index, setting)| (setting.name, shown(index, setting), setting.description))
+    }
+
+    /// All settings with what there is to say of each.
+    pub(crate) fn described(&self) -> impl Iterator<Item = Described<'_>> {
+        SETTINGS.iter().enumerate().map(|(index, setting)| Described {
+            name: setting.name,
+            value: self.at(index),
+            default: setting.default,
+            reset: self.start.get(index).map(String::as_str).unwrap_or_default(),
+            unit: matches!(setting.kind, Kind::Milliseconds).then_some("ms"),
+            kind: match setting.kind {
+                Kind::Switch => "bool",
+                Kind::Integer(..) | Kind::Milliseconds => "integer",
+                Kind::Choice(_) => "enum",
+                _ => "string",
+            },
+            read_only: matches!(setting.kind, Kind::ReadOnly | Kind::Refused(_)),
+            description: setting.description,
+        })
     }
 
     /// The time that reads take.

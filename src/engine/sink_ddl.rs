@@ -58,6 +58,7 @@ pub(crate) async fn sink(engine: &Arc<Engine>, relations: &Relations, create: &C
         return Err(no_object(relations.catalog(), "relation", from));
     }
     define::refuse_late_of_tables(relations, &create.query)?;
+    let standing = sql::Standing::new(create.emit, create.state_ttl.as_ref())?;
     let mut depends_on = named_relations(relations, &create.query)?;
     let mut is_table = false;
     let (planned, sink, connector, table) = match &create.into {
@@ -71,8 +72,9 @@ pub(crate) async fn sink(engine: &Arc<Engine>, relations: &Relations, create: &C
                     .position(into.position));
             }
             let query = assigned_query(relations, create, into, table).await?;
-            let planned = sql::plan_view(&state, &query, &[], create.emit, relations).await?;
-            let (sink, connector) = sink_of(engine, &object, table)?;
+            let planned = sql::plan_view(&state, &query, &[], standing, relations).await?;
+            let of_table = sink_of(engine, &object, table);
+            let (sink, connector) = of_table.map_err(|error| error.position_or(Some(into.position)))?;
             if !depends_on.contains(&object.id) {
                 depends_on.push(object.id);
                 depends_on.sort_unstable();
@@ -80,7 +82,7 @@ pub(crate) async fn sink(engine: &Arc<Engine>, relations: &Relations, create: &C
             (planned, sink, connector, Some((object.id, required_columns(table))))
         }
         None => {
-            let planned = sql::plan_view(&state, &create.query, &[], create.emit, relations).await?;
+            let planned = sql::plan_view(&state, &create.query, &[], standing, relations).await?;
             let columns: Vec<ConnectorColumn> = planned
                 .plan
                 .schema()
@@ -309,6 +311,7 @@ pub(crate) async fn insert(session: &Session, insert: &ast::Insert, interrupt: &
         into: Some(into),
         from: None,
         options: Default::default(),
+        state_ttl: None,
         query: sql::query(&query_text)?,
         query_text,
         emit: sql::Emit::Changes,

@@ -408,7 +408,7 @@ impl Engine {
         name: &str,
         request: ChangesRequest,
     ) -> Result<(SchemaRef, SendableRecordBatchStream)> {
-        let value = |text: Option<String>| text.map(|text| OptionValue { text, position: 1 });
+        let value = |text: Option<String>| text.map(|text| OptionValue { text, position: 1, number: false });
         let subscribe = Subscribe {
             name: self.name_of(name),
             snapshot: request.snapshot,

@@ -271,8 +271,8 @@ fn operators(engine: &Engine) -> Vec<ArrayRef> {
         .iter()
         .flat_map(|job| {
             let counts = engine.coordinator().operators(job.id);
-            // An errors relation runs within the job of its view, where its operators are listed.
-            let counts = if job.kind == "errors" { Vec::new() } else { counts };
+            // These run within the job of their view, where its operators are listed.
+            let counts = if matches!(job.kind, "errors" | "late rows") { Vec::new() } else { counts };
             counts.into_iter().map(|counts| (job.name.clone(), counts.numbers(), counts))
         })
         .collect();

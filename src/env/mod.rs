@@ -7,7 +7,7 @@ pub use failpoints::Failpoints;
 pub use progress::{LongWork, Step};
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What the process is given by its surroundings. Cheap to clone; tests make their own.
 #[derive(Clone)]
@@ -33,6 +33,11 @@ impl Env {
         self.wall_clock.now_millis()
     }
 
+    /// Microseconds since 1970 by the wall clock, as far as it knows them.
+    pub fn now_micros(&self) -> i64 {
+        self.wall_clock.now_micros()
+    }
+
     /// Where work that takes long says how far it is.
     pub fn long_work(&self) -> &LongWork {
         &self.long_work
@@ -48,14 +53,26 @@ impl Env {
 pub trait WallClock: Send + Sync {
     /// Milliseconds since 1970.
     fn now_millis(&self) -> u64;
+
+    /// Microseconds since 1970.
+    fn now_micros(&self) -> i64 {
+        i64::try_from(self.now_millis()).unwrap_or(i64::MAX).saturating_mul(1_000)
+    }
 }
 
 struct SystemClock;
 
+/// The one place that asks the machine.
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
 impl WallClock for SystemClock {
-    // The one place that asks the machine.
     fn now_millis(&self) -> u64 {
-        let elapsed = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)
+        u64::try_from(since_1970().as_millis()).unwrap_or(u64::MAX)
+    }
+
+    fn now_micros(&self) -> i64 {
+        i64::try_from(since_1970().as_micros()).unwrap_or(i64::MAX)
     }
 }

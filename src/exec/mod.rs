@@ -25,6 +25,6 @@ pub mod source;
 pub(crate) use operator_counts::{OperatorCounts, OperatorNumbers};
 
 pub(crate) use dataflow::{
-    Barrier, Captured, Executor, ExecutorConfig, FeedId, FeedInput, Follow, ImportKind, JobSpec, JobState, Known, Mark,
-    PLACE_COLUMN, Peek, PeekAnswer, PeekRange, WorkerCommand,
+    Ask, Barrier, Captured, Clock, Executor, ExecutorConfig, FeedId, FeedInput, Follow, ImportKind, Inspection,
+    JobSpec, JobState, Known, Mark, PLACE_COLUMN, Peek, PeekAnswer, PeekRange, WorkerCommand,
 };

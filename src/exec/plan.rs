@@ -140,6 +140,12 @@ impl JobPlan {
         followed
     }
 
+    /// True when an operator does other things from the time on at which all that the job reads is there; what it puts out
+    /// then depends on the times of its input.
+    pub fn awaits_whole(&self) -> bool {
+        self.nodes.iter().any(|node| matches!(node.operator, OperatorSpec::LookupJoin(_)))
+    }
+
     /// True when rows can come too late for an operator.
     pub fn closes(&self) -> bool {
         self.nodes.iter().any(|node| !node.closing.is_empty())
@@ -172,6 +178,10 @@ pub struct PlanNode {
     pub schema: SchemaRef,
     /// What it closes and forgets by event time, by input; empty when it does not.
     pub closing: Vec<Closing>,
+    /// Its rows are only ever added.
+    pub append_only: bool,
+    /// How long it keeps a group to which nothing happens, in milliseconds of the clock; `None`: for ever.
+    pub ttl_millis: Option<u64>,
 }
 
 /// The kinds of operators, with their parameters.
@@ -227,6 +237,67 @@ pub enum OperatorSpec {
     Unnest(UnnestSpec),
     /// Keeps rows back until their event time is over. One input; always with a closing.
     Hold,
+    /// Passes rows, and retracts those of a key when nothing happened to it for so long. One input.
+    Expire {
+        /// The input's columns that make the key; none: all rows are of one.
+        keys: Vec<usize>,
+        /// So many milliseconds of the clock.
+        ttl_millis: u64,
+    },
+    /// Shows rows while the clock is within all of their bounds. One input, of which the columns of the bounds, which
+    /// stand last, do not come out.
+    TemporalFilter(Vec<ClockBound>),
+    /// Joins rows with the versions that are in force at their times. Two inputs, the second of which only ever grows.
+    ///
+    /// Puts out the left input's columns, then the right one's.
+    TemporalJoin(TemporalJoinSpec),
+    /// Joins each row once, with what the other input has at the time of the clock. Two inputs, the first of which only
+    /// ever grows.
+    ///
+    /// Puts out the left input's columns, then the right one's.
+    LookupJoin(LookupJoinSpec),
+}
+
+/// The column of a job's own by which its operators learn that all that it reads is there.
+pub(crate) const OPENED: usize = usize::MAX;
+
+/// Rows and what they meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LookupJoinSpec {
+    /// True: a row that meets nothing comes out with NULLs. False: it does not.
+    pub keep_left: bool,
+    /// The left input's columns that must equal `right_keys`, in order; of the same types.
+    pub left_keys: Vec<usize>,
+    /// The right input's.
+    pub right_keys: Vec<usize>,
+}
+
+/// Rows and the versions that are in force at their times: of those with a row's key the last one up to its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TemporalJoinSpec {
+    /// True: a row without a version comes out with NULLs. False: it does not.
+    pub keep_left: bool,
+    /// The left input's columns that must equal `right_keys`, in order; of the same types.
+    pub left_keys: Vec<usize>,
+    /// The right input's.
+    pub right_keys: Vec<usize>,
+    /// The left input's column of time, a timestamp.
+    pub left_time: usize,
+    /// The right input's: from when on a version is in force.
+    pub right_time: usize,
+}
+
+/// A column that the clock is compared with: `now() + moved > column` and the like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockBound {
+    /// The input's column, a timestamp; a row with NULL there is never shown.
+    pub column: usize,
+    /// What is added to the clock, in microseconds.
+    pub moved: i64,
+    /// True: the row is shown from the bound on. False: up to it.
+    pub lower: bool,
+    /// It is shown at the bound itself too.
+    pub inclusive: bool,
 }
 
 /// Lists that are taken apart.
@@ -315,9 +386,14 @@ pub enum JoinKind {
 impl JoinSpec {
     /// The columns of both inputs, which may all be NULL.
     pub fn pair_schema(&self, left: &SchemaRef, right: &SchemaRef) -> SchemaRef {
-        let fields = left.fields().iter().chain(right.fields());
-        Arc::new(Schema::new(fields.map(|field| field.as_ref().clone().with_nullable(true)).collect::<Vec<_>>()))
+        pair_schema(left, right)
     }
+}
+
+/// The columns of two inputs, which may all be NULL.
+pub(crate) fn pair_schema(left: &SchemaRef, right: &SchemaRef) -> SchemaRef {
+    let fields = left.fields().iter().chain(right.fields());
+    Arc::new(Schema::new(fields.map(|field| field.as_ref().clone().with_nullable(true)).collect::<Vec<_>>()))
 }
 
 impl OperatorSpec {
@@ -337,6 +413,10 @@ impl OperatorSpec {
             OperatorSpec::Rank(RankSpec { show: Show::Window { .. }, .. }) => "Window",
             OperatorSpec::Latest => "Latest",
             OperatorSpec::Hold => "Hold",
+            OperatorSpec::Expire { .. } => "Expire",
+            OperatorSpec::TemporalFilter(_) => "TemporalFilter",
+            OperatorSpec::TemporalJoin(_) => "TemporalJoin",
+            OperatorSpec::LookupJoin(_) => "LookupJoin",
         }
     }
 }

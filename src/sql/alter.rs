@@ -52,5 +52,5 @@ fn setting(reader: &mut Reader<'_>, known: &str, hint: &str) -> Result<()> {
 
 fn value(reader: &mut Reader<'_>) -> Result<OptionValue> {
     let position = reader.here();
-    Ok(OptionValue { text: value_text(reader)?, position })
+    Ok(OptionValue { text: value_text(reader)?, position, number: false })
 }

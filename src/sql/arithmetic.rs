@@ -81,7 +81,10 @@ pub(crate) fn negate(value: Expr) -> Expr {
 
 /// True for names of functions here, which can fail on a row.
 pub(crate) fn is_checked(name: &str) -> bool {
-    name.starts_with("checked_") || name == super::casts::NAME || super::math::is_checked(name)
+    name.starts_with("checked_")
+        || name == super::casts::NAME
+        || super::math::is_checked(name)
+        || super::row_functions::is_checked(name)
 }
 
 /// A number's type as it takes part in arithmetic.

@@ -46,6 +46,15 @@ fn named_regclass(expression: &Expr) -> Option<String> {
     constant_text(expr).filter(|text| regclass && text.parse::<u32>().is_err())
 }
 
+/// The text of `'name'::regproc::oid` and `'name(…)'::regprocedure::oid`.
+fn named_function(expression: &Expr) -> Option<String> {
+    let Expr::Cast { expr, data_type, .. } = expression else { return None };
+    let Expr::Cast { expr: text, data_type: named, .. } = expr.as_ref() else { return None };
+    let is_number = matches!(catalog_type(data_type)?.as_str(), "oid" | "int4");
+    let is_function = matches!(catalog_type(named)?.as_str(), "regproc" | "regprocedure");
+    constant_text(text).filter(|text| is_number && is_function && text.parse::<u32>().is_err())
+}
+
 /// Such a cast as a column of the result, where it shows the name.
 fn show_relations(query: &mut Query) {
     let ast::SetExpr::Select(select) = query.body.as_mut() else { return };
@@ -75,6 +84,32 @@ pub(crate) type SetConfig<'a> = dyn FnMut(&str, Option<&str>, bool) -> Result<Op
 /// Those of the closures.
 pub fn resolve_settings(query: &mut Query, setting: &mut SetConfig<'_>) -> Result<()> {
     struct Settings<'a, 'b>(&'a mut SetConfig<'b>);
+    /// What `current_setting(s.name)` is over a row `s` of `pg_settings`.
+    fn of_row(name: &Expr) -> Option<Expr> {
+        let column = |other: &str| {
+            let mut column = name.clone();
+            let last = match &mut column {
+                Expr::Identifier(ident) => ident,
+                Expr::CompoundIdentifier(parts) => parts.last_mut()?,
+                _ => return None,
+            };
+            let was = std::mem::replace(&mut last.value, other.to_owned());
+            was.eq_ignore_ascii_case("name").then_some(column)
+        };
+        // Nothing has no unit.
+        let mut shown =
+            parse_expression("CASE WHEN setting_of = '0' THEN '0' ELSE concat(setting_of, unit_of) END").ok()?;
+        let (setting, unit) = (column("setting")?, column("unit")?);
+        let _ = ast::visit_expressions_mut(&mut shown, |inner| {
+            match inner {
+                Expr::Identifier(name) if name.value == "setting_of" => *inner = setting.clone(),
+                Expr::Identifier(name) if name.value == "unit_of" => *inner = unit.clone(),
+                _ => {}
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        Some(shown)
+    }
     impl VisitorMut for Settings<'_, '_> {
         type Break = crate::types::Error;
         fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<crate::types::Error> {
@@ -91,6 +126,12 @@ pub fn resolve_settings(query: &mut Query, setting: &mut SetConfig<'_>) -> Resul
                 _ => None,
             };
             let Some(name) = text(0) else {
+                if let Some(ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument))) = list.args.first()
+                    && let Some(value) = of_row(argument)
+                {
+                    *expression = value;
+                    return ControlFlow::Continue(());
+                }
                 // A parameter without a value yet: the answer will be a text.
                 if !sets && let Ok(null) = parse_expression("CAST(NULL AS text)") {
                     *expression = null;
@@ -142,11 +183,18 @@ fn constant_text(expression: &Expr) -> Option<String> {
     }
 }
 
-/// True when a text may call a function of [`resolve_settings`].
+/// True when a text may call a function of [`resolve_settings`], or reads `pg_settings`.
 pub fn reads_settings(query: &Query) -> bool {
     struct Found;
     impl Visitor for Found {
         type Break = ();
+        fn pre_visit_relation(&mut self, relation: &ObjectName) -> ControlFlow<()> {
+            let last = relation.0.last().and_then(|part| part.as_ident());
+            match last.is_some_and(|name| name.value.eq_ignore_ascii_case("pg_settings")) {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        }
         fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<()> {
             match expression {
                 Expr::Function(function) if is_setting(&function.name) => ControlFlow::Break(()),
@@ -265,6 +313,11 @@ const EMPTY: [&str; 9] = [
     "pg_trigger",
 ];
 
+/// Columns that the tables here do not have, or not as numbers, and what stands for them: what is joined by them has no
+/// rows.
+const MISSING: [(&str, &str); 3] =
+    [("amproc", "CAST(NULL AS int)"), ("colliculocale", "CAST(NULL AS text)"), ("tableoid", "0")];
+
 /// Puts answers in the place of subqueries whose answer is known.
 struct Answered;
 
@@ -282,6 +335,18 @@ impl VisitorMut for Answered {
             && let Some(number) = call("pg_regclass", vec![Expr::value(ast::Value::SingleQuotedString(name))])
         {
             *expression = number;
+        }
+        if let Some(name) = named_function(expression)
+            && let Some(number) = call("pg_regproc", vec![Expr::value(ast::Value::SingleQuotedString(name))])
+        {
+            *expression = number;
+        }
+        if let Expr::CompoundIdentifier(parts) = &*expression
+            && let Some((_, value)) =
+                MISSING.iter().find(|(name, _)| parts.last().is_some_and(|part| part.value == *name))
+            && let Ok(value) = parse_expression(value)
+        {
+            *expression = value;
         }
         // Functions are named by texts in the tables.
         if let Expr::Cast { expr, data_type, .. } = expression
@@ -496,6 +561,14 @@ impl VisitorMut for Subqueries {
 
     fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
         with_backslashes(expression);
+        // There are no privileges to tell of.
+        if argument_of(expression, "array_to_string")
+            .and_then(column_name)
+            .is_some_and(|column| column.ends_with("acl"))
+            && let Ok(null) = parse_expression("CAST(NULL AS text)")
+        {
+            *expression = null;
+        }
         match expression {
             // ARRAY(SELECT …) tells of memberships and options, of which there are none.
             Expr::Function(function)

@@ -15,7 +15,7 @@ use super::parser::value_text;
 use super::query_checks;
 use super::reader::{Reader, duplicate_column};
 use super::statement::{
-    ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, Emit, OptionValue, StatementKind,
+    ColumnDefinition, CreateMaterializedView, CreateTable, CreateView, Emit, OptionValue, Standing, StatementKind,
     WatermarkClause,
 };
 use super::types::{StoredType, stored};
@@ -60,7 +60,7 @@ pub(crate) fn create(reader: &mut Reader<'_>, text: &str) -> Result<StatementKin
     } else if reader.eat(&["SAVEPOINT"]) {
         let position = reader.here();
         let text = value_text(reader)?;
-        Ok(StatementKind::CreateSavepoint(OptionValue { text, position }))
+        Ok(StatementKind::CreateSavepoint(OptionValue { text, position, number: false }))
     } else {
         Err(reader.unexpected("TABLE, SOURCE, VIEW, MATERIALIZED VIEW, SINK, FUNCTION, SCHEMA or SAVEPOINT"))
     }
@@ -221,7 +221,7 @@ fn encoding(reader: &mut Reader<'_>, options: &mut BTreeMap<String, OptionValue>
         .hint("Say it once.")
         .position(position)),
         _ => {
-            options.insert("format".to_owned(), OptionValue { text, position });
+            options.insert("format".to_owned(), OptionValue { text, position, number: false });
             Ok(())
         }
     }
@@ -480,13 +480,14 @@ pub(super) fn with_options(reader: &mut Reader<'_>) -> Result<BTreeMap<String, O
         let position = reader.here();
         let key = option_key(reader)?;
         reader.expect_token(&Token::Eq)?;
+        let number = matches!(reader.parser.peek_token_ref().token, Token::Number(..) | Token::Minus | Token::Plus);
         let text = value_text(reader)?;
         if options.contains_key(&key) {
             return Err(Error::new(SqlState::SyntaxError, format!("option \"{key}\" is given more than once"))
                 .hint("Give each option once.")
                 .position(position));
         }
-        options.insert(key, OptionValue { text, position });
+        options.insert(key, OptionValue { text, position, number });
         if !reader.eat_token(&Token::Comma) {
             break;
         }
@@ -558,14 +559,15 @@ fn view(reader: &mut Reader<'_>, text: &str) -> Result<CreateView> {
 }
 
 const VIEW_OPTIONS: &str =
-    "The options of a materialized view are background, on_error, retain_history and state_backend.";
+    "The options of a materialized view are background, on_error, retain_history, state_backend and state_ttl.";
 
 fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMaterializedView> {
     let if_not_exists = reader.eat(&["IF", "NOT", "EXISTS"]);
     let name = reader.name()?;
     let columns = view_columns(reader)?;
     let options = if reader.at(&["WITH"]) { with_options(reader)? } else { BTreeMap::new() };
-    let (mut background, mut fail_on_error, mut state_backend, mut retain_history) = (false, false, None, None);
+    let (mut background, mut fail_on_error) = (false, false);
+    let (mut state_backend, mut retain_history, mut state_ttl) = (None, None, None);
     for (key, value) in &options {
         match key.as_str() {
             "background" => {
@@ -602,9 +604,8 @@ fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMateri
                 retain_history = Some(value.clone());
             }
             "state_ttl" => {
-                return Err(Error::unsupported(format!("option \"{key}\" is not supported"))
-                    .hint(format!("Leave it out. {VIEW_OPTIONS}"))
-                    .position(value.position));
+                Standing::new(Emit::Changes, Some(value))?;
+                state_ttl = Some(value.clone());
             }
             _ => {
                 return Err(Error::new(SqlState::InvalidParameterValue, format!("unrecognized option \"{key}\""))
@@ -622,6 +623,7 @@ fn materialized_view(reader: &mut Reader<'_>, text: &str) -> Result<CreateMateri
         fail_on_error,
         state_backend,
         retain_history,
+        state_ttl,
         query,
         query_text,
         emit: Emit::Changes,

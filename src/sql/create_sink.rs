@@ -11,7 +11,7 @@ use super::event_clauses;
 use super::names::quoted;
 use super::parser;
 use super::reader::Reader;
-use super::statement::{CreateSink, Emit, JobAction, JobCommand, Name, OptionValue, StatementKind};
+use super::statement::{CreateSink, Emit, JobAction, JobCommand, Name, OptionValue, Standing, StatementKind};
 use super::tokens::position;
 use crate::types::{Error, Result, SqlState};
 
@@ -49,8 +49,11 @@ pub(super) fn sink(reader: &mut Reader<'_>, text: &str) -> Result<CreateSink> {
         }
         _ => {}
     }
-    let options = options.unwrap_or_default();
-    Ok(CreateSink { name, if_not_exists, into, from, options, query, query_text, emit: Emit::Changes })
+    let mut options = options.unwrap_or_default();
+    let state_ttl = options.remove("state_ttl");
+    Standing::new(Emit::Changes, state_ttl.as_ref())?;
+    let emit = Emit::Changes;
+    Ok(CreateSink { name, if_not_exists, into, from, options, state_ttl, query, query_text, emit })
 }
 
 /// Reads `AS query` up to the options behind it, which sqlparser would take for hints of the query's last table.
@@ -130,7 +133,7 @@ pub(super) fn job(reader: &mut Reader<'_>, action: JobAction) -> Result<Statemen
     let mut savepoint = None;
     if action == JobAction::Stop && reader.eat(&["WITH", "SAVEPOINT"]) {
         let position = reader.here();
-        savepoint = Some(OptionValue { text: parser::value_text(reader)?, position });
+        savepoint = Some(OptionValue { text: parser::value_text(reader)?, position, number: false });
     }
     Ok(StatementKind::Job(JobCommand { action, name, savepoint }))
 }
@@ -141,15 +144,17 @@ pub fn show_create(sink: &CreateSink) -> String {
     if let Some(into) = &sink.into {
         text.push_str(&format!(" INTO {}", into.to_sql()));
     }
-    if !sink.options.is_empty() && sink.from.is_none() {
-        text.push_str(&options(&sink.options));
+    let mut given = sink.options.clone();
+    given.extend(sink.state_ttl.iter().map(|ttl| ("state_ttl".to_owned(), ttl.clone())));
+    if !given.is_empty() && sink.from.is_none() {
+        text.push_str(&options(&given));
     }
     match &sink.from {
         Some(from) => text.push_str(&format!(" FROM {}", from.to_sql())),
         None => text.push_str(&format!(" AS\n{}", sink.query_text)),
     }
-    if sink.from.is_some() && !sink.options.is_empty() {
-        text.push_str(&options(&sink.options));
+    if sink.from.is_some() && !given.is_empty() {
+        text.push_str(&options(&given));
     }
     text.push_str(event_clauses::show_emit(sink.emit));
     text

@@ -1,10 +1,12 @@
-//! PostgreSQL's lexing and grammar, with two answers of our own.
+//! PostgreSQL's lexing and grammar, with a few answers of our own.
 //!
 //! sqlparser's dialect reads each function argument twice (once as the name of a named argument),
-//! which doubles the work with every level of nesting: forty nested calls would never end.
+//! which doubles the work with every level of nesting: forty nested calls would never end. And it takes all that stands
+//! behind `IS DISTINCT FROM`, an `AND` too, for the other operand.
 
 use std::any::TypeId;
 
+use sqlparser::ast::Expr;
 use sqlparser::dialect::{Dialect, PostgreSqlDialect, Precedence};
 use sqlparser::keywords::Keyword;
 use sqlparser::parser::{Parser, ParserError};
@@ -55,6 +57,20 @@ impl Dialect for ClinkDialect {
 
     fn get_next_precedence(&self, parser: &Parser) -> Option<Result<u8, ParserError>> {
         POSTGRES.get_next_precedence(parser)
+    }
+
+    fn parse_infix(&self, parser: &mut Parser, expr: &Expr, precedence: u8) -> Option<Result<Expr, ParserError>> {
+        use Keyword::{DISTINCT, FROM, IS, NOT};
+        let differ = parser.parse_keywords(&[IS, DISTINCT, FROM]);
+        if !differ && !parser.parse_keywords(&[IS, NOT, DISTINCT, FROM]) {
+            return POSTGRES.parse_infix(parser, expr, precedence);
+        }
+        let left = Box::new(expr.clone());
+        let right = match parser.parse_subexpr(self.prec_value(Precedence::Is)) {
+            Ok(right) => Box::new(right),
+            Err(error) => return Some(Err(error)),
+        };
+        Some(Ok(if differ { Expr::IsDistinctFrom(left, right) } else { Expr::IsNotDistinctFrom(left, right) }))
     }
 
     fn supports_filter_during_aggregation(&self) -> bool {

@@ -76,7 +76,7 @@ pub(super) fn take_options(
     for (theirs, ours) in MILLISECONDS {
         if let Some(value) = options.remove(theirs) {
             let millis = milliseconds(theirs, &value)?;
-            let value = OptionValue { text: format!("{millis} ms"), position: value.position };
+            let value = OptionValue { text: format!("{millis} ms"), position: value.position, number: false };
             taken.insert(ours.to_owned(), value);
         }
     }

@@ -16,7 +16,9 @@ use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 
 use super::statement::Emit;
 use super::window_functions::{CUMULATE_ENDS, HOP_STARTS, WINDOW_START};
-use crate::exec::plan::{Closing, EventTerm, EventTime, JoinKind, JoinSpec, OperatorSpec, PlanNode, RankSpec, Show};
+use crate::exec::plan::{
+    Closing, EventTerm, EventTime, JoinKind, JoinSpec, OperatorSpec, PlanNode, RankSpec, Show, TemporalJoinSpec,
+};
 use crate::types::{Error, RelationId, Result};
 
 const DAY_MICROS: i64 = 86_400_000_000;
@@ -28,6 +30,8 @@ pub(crate) struct Input {
     pub(crate) event_times: Vec<(usize, EventTime)>,
     /// Rows are only ever added.
     pub(crate) append_only: bool,
+    /// A row has one time of the clock, over restarts too.
+    pub(crate) keeps_times: bool,
 }
 
 /// What is known of the rows of an operator.
@@ -51,11 +55,17 @@ pub(crate) fn close(
     inputs: &HashMap<RelationId, Input>,
     emit: Emit,
 ) -> Result<(Exports, bool)> {
+    let by_clock = nodes.iter().any(|node| matches!(node.operator, OperatorSpec::TemporalFilter(_)));
+    if by_clock && emit == Emit::OnWindowClose {
+        return Err(Error::unsupported("EMIT ON WINDOW CLOSE of rows that come and go with now() is not supported")
+            .hint("Leave EMIT out, or the condition on now(): a window that is over is put out once, and stays."));
+    }
     let mut known: Vec<Rows> = Vec::with_capacity(nodes.len());
     for node in nodes.iter_mut() {
         let of: Vec<&Rows> = node.inputs.iter().filter_map(|input| known.get(*input)).collect();
         let (rows, closing) = rows_of(node, &of, inputs, emit)?;
         node.closing = closing;
+        node.append_only = rows.append_only;
         known.push(rows);
     }
     let mut root = known.pop().unwrap_or_default();
@@ -110,6 +120,8 @@ fn hold(nodes: &mut Vec<PlanNode>, root: Rows) -> Result<Rows> {
         inputs: vec![input],
         schema: Arc::clone(&nodes[input].schema),
         closing: vec![Closing { column, time, last_only: true, keep: 0 }],
+        append_only: true,
+        ttl_millis: None,
     });
     Ok(Rows { append_only: true, ..root })
 }
@@ -143,7 +155,12 @@ fn rows_of(
             Rows { times, ..first }
         }
         OperatorSpec::Filter { columns, .. } => Rows { times: columns.iter().map(time_of).collect(), ..first },
-        OperatorSpec::Hold | OperatorSpec::Latest => first,
+        OperatorSpec::Hold | OperatorSpec::Latest | OperatorSpec::Expire { .. } => first,
+        // Rows come and go by the clock, whatever is known of their event time.
+        OperatorSpec::TemporalFilter(bounds) => Rows {
+            times: vec![None; node.schema.fields().len()],
+            append_only: first.append_only && bounds.iter().all(|bound| bound.lower),
+        },
         OperatorSpec::Unnest(unnest) => Rows { times: unnest.columns.iter().map(time_of).collect(), ..first },
         OperatorSpec::Union => {
             let width = node.schema.fields().len();
@@ -186,6 +203,16 @@ fn rows_of(
             }
             Rows { times, append_only: false }
         }
+        OperatorSpec::LookupJoin(_) => {
+            // Rows come out at the time at which they come.
+            let mut times = first.times;
+            times.resize(node.schema.fields().len(), None);
+            Rows { times, append_only: first.append_only }
+        }
+        OperatorSpec::TemporalJoin(join) => {
+            let right = of.get(1).copied().cloned().unwrap_or_default();
+            return Ok(temporal_join_rows(join, &first, &right, node.schema.fields().len()));
+        }
         OperatorSpec::Join(join) => {
             let right = of.get(1).copied().cloned().unwrap_or_default();
             return Ok(join_rows(join, first, right, node.schema.fields().len()));
@@ -219,6 +246,25 @@ fn join_rows(join: &JoinSpec, left: Rows, right: Rows, width: usize) -> (Rows, V
     }
     times.truncate(width);
     (Rows { times, append_only: append_only && join.kind == JoinKind::Inner }, closing)
+}
+
+/// A row of a temporal join is what it is when neither rows nor versions of its time can come any more. What is over is
+/// forgotten where nothing is ever taken back.
+fn temporal_join_rows(join: &TemporalJoinSpec, left: &Rows, right: &Rows, width: usize) -> (Rows, Vec<Closing>) {
+    let mut times = vec![None; width];
+    let known =
+        (left.times.get(join.left_time).cloned().flatten(), right.times.get(join.right_time).cloned().flatten());
+    let (Some(left_time), Some(right_time)) = known else {
+        return (Rows { times, append_only: false }, Vec::new());
+    };
+    times[join.left_time] = both(Some(left_time.clone()), Some(right_time.clone()));
+    let side = |column, time| Closing { column, time, last_only: false, keep: 0 };
+    let closing = if left.append_only && right.append_only {
+        vec![side(join.left_time, left_time), side(join.right_time, right_time)]
+    } else {
+        Vec::new()
+    };
+    (Rows { times, append_only: false }, closing)
 }
 
 /// Columns of both sides, and how much greater the right one may be.

@@ -1,14 +1,18 @@
-//! `EXISTS` among the values of a SELECT. DataFusion has it only where rows are picked, in WHERE, HAVING and ON; elsewhere
-//! it is said as the count of the subquery's rows.
+//! `EXISTS` and `IN (SELECT …)` among the values of a SELECT. DataFusion has them only where rows are picked, in WHERE,
+//! HAVING and ON; elsewhere the one is said as the count of the subquery's rows, the other by an array of them.
+//!
+//! Where rows are picked, a LIMIT of an EXISTS is left out: it says nothing, and keeps DataFusion from planning it.
 
 use std::ops::ControlFlow;
 
-use sqlparser::ast::{Expr, GroupByExpr, Query, SelectItem, SetExpr, TableFactor, VisitMut, VisitorMut};
+use sqlparser::ast::{
+    Expr, GroupByExpr, LimitClause, Query, SelectItem, SetExpr, TableFactor, UnaryOperator, Value, VisitMut, VisitorMut,
+};
 
 use super::parser::{parse_expression_of_program, parse_query};
 use crate::types::{Error, Result};
 
-/// Says the EXISTS of a query's select lists in other words.
+/// Says the EXISTS and IN of a query's select lists in other words.
 ///
 /// # Errors
 /// None but a fault of the program.
@@ -24,6 +28,15 @@ struct Queries;
 
 impl VisitorMut for Queries {
     type Break = Error;
+
+    fn pre_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<Error> {
+        if let Expr::Exists { subquery, .. } = expression
+            && subquery.limit_clause.as_ref().is_some_and(is_some_rows)
+        {
+            (subquery.limit_clause, subquery.order_by) = (None, None);
+        }
+        ControlFlow::Continue(())
+    }
 
     fn post_visit_query(&mut self, query: &mut Query) -> ControlFlow<Error> {
         lists(&mut query.body)
@@ -73,14 +86,55 @@ impl VisitorMut for List {
         if self.depth > 0 {
             return ControlFlow::Continue(());
         }
-        if let Expr::Exists { subquery, negated } = expression {
-            match counted(subquery, *negated) {
-                Ok(counted) => *expression = counted,
-                Err(error) => return ControlFlow::Break(error),
+        let said = match expression {
+            Expr::Exists { subquery, negated } => counted(subquery, *negated),
+            Expr::InSubquery { expr, subquery, negated } => listed(expr, subquery, *negated),
+            _ => return ControlFlow::Continue(()),
+        };
+        match said {
+            Ok(said) => {
+                *expression = said;
+                ControlFlow::Continue(())
             }
+            Err(error) => ControlFlow::Break(error),
         }
-        ControlFlow::Continue(())
     }
+}
+
+/// True for a LIMIT of one row or more without an OFFSET.
+fn is_some_rows(limit: &LimitClause) -> bool {
+    let LimitClause::LimitOffset { limit: Some(Expr::Value(most)), offset: None, .. } = limit else { return false };
+    matches!(&most.value, Value::Number(most, _) if most.parse().is_ok_and(|most: u64| most > 0))
+}
+
+/// `value IN (subquery)`: among no rows nothing is, not even NULL.
+fn listed(value: &Expr, subquery: &Query, negated: bool) -> Result<Expr> {
+    /// Puts the subquery and the value where they belong. From the inside out, so that neither is looked into.
+    struct Put<'a>(&'a Expr, &'a Query);
+    impl VisitorMut for Put<'_> {
+        type Break = ();
+
+        fn post_visit_table_factor(&mut self, factor: &mut TableFactor) -> ControlFlow<()> {
+            if let TableFactor::Derived { subquery, .. } = factor {
+                **subquery = self.1.clone();
+            }
+            ControlFlow::Continue(())
+        }
+
+        fn post_visit_expr(&mut self, expression: &mut Expr) -> ControlFlow<()> {
+            if matches!(expression, Expr::Identifier(name) if name.value == "value_of_in") {
+                *expression = self.0.clone();
+            }
+            ControlFlow::Continue(())
+        }
+    }
+    let mut said = parse_expression_of_program(
+        "CASE WHEN (SELECT count(*) FROM (SELECT 1) AS rows_there) = 0 THEN false \
+         ELSE any_equal(value_of_in, (SELECT array_agg(c) FROM (SELECT 1) AS rows_there(c))) END",
+    )?;
+    let _ = said.visit(&mut Put(value, subquery));
+    let said = Box::new(Expr::Nested(Box::new(said)));
+    Ok(if negated { Expr::UnaryOp { op: UnaryOperator::Not, expr: said } } else { *said })
 }
 
 /// How many rows a subquery has, compared with none.

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 
 use super::types::sql_name;
-use crate::exec::plan::{AggregateCall, AggregateFunction, JobPlan, JoinKind, OnError, OperatorSpec, PlanNode, Show};
+use crate::exec::plan::{
+    AggregateCall, AggregateFunction, ClockBound, JobPlan, JoinKind, OnError, OperatorSpec, PlanNode, Show,
+};
 use crate::types::RelationId;
 
 /// What EXPLAIN says of a relation that a job reads.
@@ -86,8 +88,17 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, Importe
             format!("[{}]", parts.join(", "))
         }
         OperatorSpec::Filter { predicate, .. } => predicate.to_string(),
+        OperatorSpec::Expire { keys, ttl_millis } => {
+            let by =
+                if keys.is_empty() { "all rows".to_owned() } else { format!("by {}", names_of(keys, &input_name)) };
+            format!("{by}, {ttl_millis} ms after the last change")
+        }
         OperatorSpec::Union | OperatorSpec::Unnest(_) | OperatorSpec::Latest | OperatorSpec::Hold => {
             format!("[{}]", columns(node))
+        }
+        OperatorSpec::TemporalFilter(bounds) => {
+            let parts: Vec<String> = bounds.iter().map(|bound| bound_text(bound, &input_name)).collect();
+            parts.join(" AND ")
         }
         OperatorSpec::Aggregate { keys, aggregates } => {
             let keys: Vec<String> = keys.iter().map(|key| input_name(*key)).collect();
@@ -130,6 +141,26 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, Importe
             }
             parts.join(" ")
         }
+        OperatorSpec::LookupJoin(join) => {
+            let right = node.inputs.get(1).and_then(|input| plan.nodes.get(*input));
+            let right_name = |column: usize| right.map_or_else(|| format!("#{column}"), |input| name_of(input, column));
+            let keys = join.left_keys.iter().zip(&join.right_keys);
+            let parts: Vec<String> =
+                keys.map(|(left, right)| format!("{} = {}", input_name(*left), right_name(*right))).collect();
+            let rows = if join.keep_left { "all rows" } else { "rows that meet one" };
+            format!("of {rows} on {}, once", parts.join(" AND "))
+        }
+        OperatorSpec::TemporalJoin(join) => {
+            let right = node.inputs.get(1).and_then(|input| plan.nodes.get(*input));
+            let right_name = |column: usize| right.map_or_else(|| format!("#{column}"), |input| name_of(input, column));
+            let keys = join.left_keys.iter().zip(&join.right_keys);
+            let mut parts: Vec<String> =
+                keys.map(|(left, right)| format!("{} = {}", input_name(*left), right_name(*right))).collect();
+            let (left, right) = (input_name(join.left_time), right_name(join.right_time));
+            parts.push(format!("the last {right} up to {left}"));
+            let rows = if join.keep_left { "all rows" } else { "rows with a version" };
+            format!("of {rows} on {}", parts.join(" AND "))
+        }
         OperatorSpec::Join(join) => {
             let right = node.inputs.get(1).and_then(|input| plan.nodes.get(*input));
             let right_name = |column: usize| right.map_or_else(|| format!("#{column}"), |input| name_of(input, column));
@@ -150,12 +181,18 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, Importe
         Some(closing) => format!("; forgets what is over by {}", input_name(closing.column)),
         None => String::new(),
     };
-    format!("{} {what}{state}{closing} ({})", node.operator.name(), node.path)
+    let ttl =
+        node.ttl_millis.map(|millis| format!("; forgets groups {millis} ms after their last row")).unwrap_or_default();
+    format!("{} {what}{state}{closing}{ttl} ({})", node.operator.name(), node.path)
+}
+
+fn names_of(columns: &[usize], name: &impl Fn(usize) -> String) -> String {
+    columns.iter().map(|column| name(*column)).collect::<Vec<_>>().join(", ")
 }
 
 /// The tables of state of an operator, and what is in them: that is what bounds their size.
 fn state(operator: &OperatorSpec, input_name: &impl Fn(usize) -> String) -> Option<String> {
-    let listed = |columns: &[usize]| columns.iter().map(|column| input_name(*column)).collect::<Vec<_>>().join(", ");
+    let listed = |columns: &[usize]| names_of(columns, input_name);
     match operator {
         OperatorSpec::Aggregate { keys, aggregates } => {
             let (groups, of) = match keys.as_slice() {
@@ -181,6 +218,13 @@ fn state(operator: &OperatorSpec, input_name: &impl Fn(usize) -> String) -> Opti
             Some(tables.join(", "))
         }
         OperatorSpec::Hold => Some("held: rows that are not over".to_owned()),
+        OperatorSpec::Expire { keys, .. } => {
+            let of = if keys.is_empty() { String::new() } else { format!(" of each {}", listed(keys)) };
+            Some(format!("rows: all rows{of}, deadlines: until when"))
+        }
+        OperatorSpec::LookupJoin(_) => Some("r: the right rows".to_owned()),
+        OperatorSpec::TemporalJoin(_) => Some("l: the left rows, r: the versions".to_owned()),
+        OperatorSpec::TemporalFilter(_) => Some("waiting: rows that are still to come or to go".to_owned()),
         OperatorSpec::Rank(rank) if rank.keys.is_empty() => Some("rows: all rows".to_owned()),
         OperatorSpec::Rank(rank) => Some(format!("rows: all rows of each {}", listed(&rank.keys))),
         OperatorSpec::Import { .. }
@@ -209,6 +253,24 @@ fn keeps_values(call: &AggregateCall) -> bool {
         | AggregateFunction::StddevSamp
         | AggregateFunction::StddevPop => call.distinct,
     }
+}
+
+/// A comparison with the clock, as it was likely written: `ts > now() - 300 s`.
+fn bound_text(bound: &ClockBound, input_name: &impl Fn(usize) -> String) -> String {
+    let operator = match (bound.lower, bound.inclusive) {
+        (true, true) => "<=",
+        (true, false) => "<",
+        (false, true) => ">=",
+        (false, false) => ">",
+    };
+    let (seconds, micros) = (bound.moved.unsigned_abs() / 1_000_000, bound.moved.unsigned_abs() % 1_000_000);
+    let sign = if bound.moved < 0 { '-' } else { '+' };
+    let moved = match (seconds, micros) {
+        (0, 0) => String::new(),
+        (seconds, 0) => format!(" {sign} {seconds} s"),
+        (seconds, micros) => format!(" {sign} {seconds}.{micros:06} s"),
+    };
+    format!("{} {operator} now(){moved}", input_name(bound.column))
 }
 
 fn columns(node: &PlanNode) -> String {

@@ -37,6 +37,8 @@ pub(crate) fn all() -> Vec<Arc<ScalarUDF>> {
     .chain(super::window_functions::all())
     .chain(super::bounded_functions::all())
     .chain(super::jsonb::functions())
+    .chain(super::temporal_join::functions())
+    .chain(super::row_functions::functions())
     .collect()
 }
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use datafusion::common::tree_node::Transformed;
 use datafusion::common::{Column, ScalarValue};
 use datafusion::error::Result;
+use datafusion::functions_aggregate::expr_fn::count;
 use datafusion::logical_expr::expr::GroupingSet;
 use datafusion::logical_expr::utils::grouping_set_to_exprlist;
-use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, LogicalPlan, Projection, Union};
+use datafusion::logical_expr::{Aggregate, Expr, ExprSchemable, LogicalPlan, Projection, Union, lit};
 
 use super::errors::to_datafusion;
 use crate::types::Error;
@@ -63,7 +64,11 @@ fn union(aggregate: &Aggregate, sets: &GroupingSet) -> Result<LogicalPlan> {
     let name = |place: usize| format!("c{place}");
     let mut branches = Vec::new();
     for set in sets_of(sets)? {
-        let groups = Aggregate::try_new(Arc::clone(&aggregate.input), set.clone(), aggregate.aggr_expr.clone())?;
+        // All rows are one group, which only an aggregate can stand for.
+        let alone = set.is_empty() && aggregate.aggr_expr.is_empty();
+        let aggregates = if alone { vec![count(lit(1_i64))] } else { aggregate.aggr_expr.clone() };
+        let calls = aggregates.len();
+        let groups = Aggregate::try_new(Arc::clone(&aggregate.input), set.clone(), aggregates)?;
         let (mut shown, mut id) = (Vec::new(), 0_i64);
         for (place, group) in all.iter().enumerate() {
             let there = set.iter().position(|column| column == group);
@@ -77,8 +82,9 @@ fn union(aggregate: &Aggregate, sets: &GroupingSet) -> Result<LogicalPlan> {
         let id = Expr::Literal(ScalarValue::Int64(Some(id)).cast_to(id_type)?, None);
         shown.push(id.alias(name(all.len())));
         // A set that names a column twice groups by it once.
-        let grouped = groups.schema.fields().len() - aggregate.aggr_expr.len();
-        shown.extend((grouped..groups.schema.fields().len()).map(|at| {
+        let grouped = groups.schema.fields().len() - calls;
+        let end = if alone { grouped } else { grouped + calls };
+        shown.extend((grouped..end).map(|at| {
             Expr::Column(Column::from(groups.schema.qualified_field(at))).alias(name(all.len() + 1 + at - grouped))
         }));
         let branch = Projection::try_new(shown, Arc::new(LogicalPlan::Aggregate(groups)))?;

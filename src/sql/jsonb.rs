@@ -511,6 +511,8 @@ pub(crate) fn compared(operands: Vec<Expr>, operator: Operator, schema: &DFSchem
 pub(crate) fn check_call(name: &str, arguments: &[Expr], schema: &DFSchema) -> DataFusionResult<()> {
     let ours = name == super::casts::NAME
         || FUNCTIONS.iter().any(|(function, _)| *function == name)
+        // They say which types they take.
+        || super::row_functions::is_checked(name)
         || !name.starts_with(|c: char| c.is_ascii_alphabetic());
     if ours || PASSING.contains(&name) {
         return Ok(());

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use sqlparser::ast::{
     Expr, Function, GroupByExpr, Ident, JoinConstraint, JoinOperator, ObjectName, OrderByKind, Query, Select,
-    SelectItem, SelectItemQualifiedWildcardKind, Spanned, Value, ValueWithSpan, Visit, Visitor, WindowType,
+    SelectItem, SelectItemQualifiedWildcardKind, SetExpr, Spanned, Value, ValueWithSpan, Visit, Visitor, WindowType,
 };
 
 use super::errors::between;
@@ -49,6 +49,10 @@ enum Wanted {
     OrderKey,
     /// The only operation with this operator.
     Operator(String),
+    /// A subquery of several columns.
+    Columns,
+    /// The first condition of a CASE.
+    When,
 }
 
 /// What an error's message quotes, the likeliest first.
@@ -61,6 +65,12 @@ fn wanted(error: &Error) -> Vec<Wanted> {
     }
     if message.starts_with("argument of WHERE") {
         return vec![Wanted::Condition];
+    }
+    if message.starts_with("argument of CASE/WHEN") {
+        return vec![Wanted::When];
+    }
+    if message == "subquery has too many columns" {
+        return vec![Wanted::Columns];
     }
     if let Some(context) = message.strip_suffix(" cannot be matched").and_then(|text| text.split(" types ").next()) {
         return vec![Wanted::Together(context.to_lowercase())];
@@ -185,6 +195,11 @@ impl Visitor for Search {
     type Break = ();
 
     fn pre_visit_query(&mut self, query: &Query) -> ControlFlow<()> {
+        if let SetExpr::SetOperation { right, .. } = query.body.as_ref()
+            && matches!(&self.wanted, Wanted::Together(context) if context == "union")
+        {
+            return self.found(position(right.span()));
+        }
         if let Some(OrderByKind::Expressions(keys)) = query.order_by.as_ref().map(|order| &order.kind) {
             self.ordinal(&mut keys.iter().map(|key| &key.expr))?;
             if matches!(self.wanted, Wanted::OrderKey)
@@ -248,6 +263,19 @@ impl Visitor for Search {
                 self.look(&parts.iter().collect::<Vec<_>>(), at)
             }
             Expr::Function(function) => self.function(function),
+            Expr::Like { expr, .. } if matches!(&self.wanted, Wanted::Operator(symbol) if symbol == "~~") => {
+                self.operations += 1;
+                self.found = position(expr.span());
+                ControlFlow::Continue(())
+            }
+            Expr::Case { conditions, .. } if matches!(self.wanted, Wanted::When) => {
+                let at = conditions.first().and_then(|when| position(when.condition.span()));
+                self.found(at)
+            }
+            Expr::Subquery(query) if matches!(self.wanted, Wanted::Columns) => match query.body.as_ref() {
+                SetExpr::Select(select) if select.projection.len() > 1 => self.found(position(select.span())),
+                _ => ControlFlow::Continue(()),
+            },
             Expr::BinaryOp { left, op, .. } => {
                 if matches!(&self.wanted, Wanted::Operator(symbol) if op.to_string() == *symbol) {
                     self.operations += 1;

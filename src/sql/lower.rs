@@ -7,7 +7,10 @@
 //! dropped at the imports ([`super::prune`]).
 
 mod join;
+mod lookup_join;
 mod rank;
+mod temporal_filter;
+mod temporal_join;
 mod unnest;
 
 use std::collections::HashMap;
@@ -22,7 +25,7 @@ use datafusion::execution::SessionState;
 use datafusion::logical_expr::logical_plan::TableScanBuilder;
 use datafusion::logical_expr::physical_planning_context::PhysicalPlanningContext;
 use datafusion::logical_expr::simplify::SimplifyContext;
-use datafusion::logical_expr::utils::{conjunction, split_conjunction};
+use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{
     Aggregate, Distinct, EmptyRelation, Expr, Filter, LogicalPlan, Projection, TableScan, Union, Values, Volatility,
     Window,
@@ -37,8 +40,9 @@ use super::errors::from_datafusion;
 use super::event_time::{self, Input};
 use super::planner::{PlannedView, Resolver};
 use super::prune::prune;
-use super::statement::Emit;
-use super::view_checks::{SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT, refuse};
+use super::state_ttl;
+use super::statement::{Emit, Standing};
+use super::view_checks::{OPERATOR_HINT, SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT, refuse};
 use crate::exec::plan::{AggregateCall, JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::types::{Error, Result};
 
@@ -47,7 +51,7 @@ pub(crate) fn lower(
     state: &SessionState,
     plan: &LogicalPlan,
     names: Vec<String>,
-    emit: Emit,
+    standing: Standing,
     resolver: &dyn Resolver,
 ) -> Result<PlannedView> {
     let mut lowering = Lowering {
@@ -57,14 +61,25 @@ pub(crate) fn lower(
         notices: Vec::new(),
         row_limits: Vec::new(),
         inputs: HashMap::new(),
+        expires: standing.ttl_millis.is_some(),
     };
     let plan = &join::with_joins(state, plan.clone())?;
     let root = lowering.node(plan, "root")?;
     let root = lowering.named_root(root, &names)?;
     let on_error = if lowering.nodes.iter().any(computes) { OnError::Keep } else { OnError::Never };
     let mut nodes = prune(lowering.nodes)?;
-    let (event_times, closed) = event_time::close(&mut nodes, &lowering.inputs, emit)?;
-    let (key, append_only) = (root.key.unwrap_or_default(), root.append_only || closed);
+    let (event_times, closed) = event_time::close(&mut nodes, &lowering.inputs, standing.emit)?;
+    let (key, mut append_only) = (root.key.unwrap_or_default(), root.append_only || closed);
+    if let Some(ttl_millis) = standing.ttl_millis {
+        if standing.emit == Emit::OnWindowClose {
+            return Err(refuse(
+                "state_ttl beside EMIT ON WINDOW CLOSE",
+                "Event time bounds the state of windows that close.",
+            ));
+        }
+        nodes = state_ttl::expire(nodes, ttl_millis)?;
+        append_only &= nodes.last().is_some_and(|root| root.append_only);
+    }
     let plan = JobPlan { nodes, key, append_only, on_error, event_times, retain_millis: 0 };
     Ok(PlannedView { plan, notices: lowering.notices })
 }
@@ -131,11 +146,15 @@ struct Lowering<'a> {
     row_limits: Vec<(*const Window, u64)>,
     /// What is known of event time in what it reads.
     inputs: HashMap<crate::types::RelationId, Input>,
+    /// What does not change is forgotten.
+    expires: bool,
 }
 
 impl Lowering<'_> {
     fn push(&mut self, path: &str, operator: OperatorSpec, inputs: Vec<usize>, schema: SchemaRef) -> usize {
-        self.nodes.push(PlanNode { path: path.to_owned(), operator, inputs, schema, closing: Vec::new() });
+        let path = path.to_owned();
+        let (closing, append_only, ttl_millis) = (Vec::new(), false, None);
+        self.nodes.push(PlanNode { path, operator, inputs, schema, closing, append_only, ttl_millis });
         self.nodes.len() - 1
     }
 
@@ -203,6 +222,10 @@ impl Lowering<'_> {
 
     fn import(&mut self, scan: &TableScan, path: &str) -> Result<Lowered> {
         let Some(info) = self.resolver.relation(&scan.table_name) else {
+            // The name of an operator of a job.
+            if scan.table_name.table().contains('/') {
+                return Err(refuse(&format!("operator \"{}\" of a job", scan.table_name.table()), OPERATOR_HINT));
+            }
             return Err(Error::internal(format!("relation {} was planned and is not there", scan.table_name)));
         };
         if scan.fetch.is_some() {
@@ -211,7 +234,11 @@ impl Lowering<'_> {
         if !scan.filters.is_empty() {
             return self.filtered_import(scan, path);
         }
-        let input = Input { event_times: info.event_times.clone(), append_only: info.append_only };
+        let input = Input {
+            event_times: info.event_times.clone(),
+            append_only: info.append_only,
+            keeps_times: info.keeps_times,
+        };
         self.inputs.insert(info.id, input);
         let wanted: Vec<usize> = scan.projection.clone().unwrap_or_else(|| (0..info.schema.fields().len()).collect());
         let mut fields = Vec::with_capacity(wanted.len());
@@ -272,7 +299,10 @@ impl Lowering<'_> {
 
     fn filter(&mut self, filter: &Filter, path: &str) -> Result<Lowered> {
         self.row_limits.extend(rank::row_limit(filter).map(|(window, rows)| (std::ptr::from_ref(window), rows)));
-        let parts: Vec<Expr> = split_conjunction(&filter.predicate).into_iter().cloned().collect();
+        let (of_clock, parts) = temporal_filter::divide(&filter.predicate)?;
+        if !of_clock.is_empty() {
+            return self.temporal_filter(filter, &of_clock, parts, path);
+        }
         // Where a later condition can fail, an earlier one may be there to keep rows from it: then
         // each is a filter of its own, and the later one sees only what the earlier let through.
         let steps: Vec<Expr> =
@@ -322,9 +352,10 @@ impl Lowering<'_> {
     }
 
     fn note_state(&mut self, clause: &str, path: &str, input: &Lowered) {
-        if !input.bounded {
+        if !input.bounded && !self.expires {
             self.notices.push(format!(
-                "{clause} over a source that never ends keeps state for every group, which can grow for ever (operator {path})"
+                "{clause} over a source that never ends keeps state for every group, which can grow for ever (operator {path}); \
+                 WITH (state_ttl = '1 day') would bound it"
             ));
         }
     }

@@ -16,6 +16,7 @@ use arrow::datatypes::{DataType, Field, IntervalUnit, TimeUnit};
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, NullHandling, ScalarValue};
 use datafusion::error::Result as DataFusionResult;
+use datafusion::functions::core::nullif;
 use datafusion::logical_expr::expr::{Case, ScalarFunction};
 use datafusion::logical_expr::expr_rewriter::NamePreserver;
 use datafusion::logical_expr::planner::{ExprPlanner, PlannerResult, RawBinaryExpr};
@@ -32,8 +33,10 @@ use super::arithmetic::{Arithmetic, is_number, negate, undefined_operator};
 use super::casts::cast;
 use super::errors::to_datafusion;
 use super::functions::round_to_even;
+use super::intervals::{DIVIDE, MULTIPLY};
 use super::jsonb;
 use super::matched::{category, differ, is_untyped, of_one_kind, with_typed_texts};
+use super::row_functions;
 use super::scalar_functions;
 use super::timestamps::timestamp_difference;
 use super::types::{UTC, sql_name};
@@ -133,6 +136,9 @@ pub(crate) fn expression_with_meaning(expression: Expr, schema: &DFSchema) -> Da
                         })),
                     },
                     None if is_comparison(binary.op) => Transformed::yes(Expr::BinaryExpr(compared(binary, schema)?)),
+                    None if binary.op == Operator::StringConcat => {
+                        Transformed::yes(Expr::BinaryExpr(concatenated(binary, schema)))
+                    }
                     None => Transformed::no(Expr::BinaryExpr(binary)),
                 },
                 Expr::Between(mut between) => {
@@ -300,6 +306,27 @@ fn compared(binary: BinaryExpr, schema: &DFSchema) -> DataFusionResult<BinaryExp
     Ok(BinaryExpr { left: Box::new(left), op, right: Box::new(right) })
 }
 
+/// A value beside a text becomes one as it is cast.
+fn concatenated(binary: BinaryExpr, schema: &DFSchema) -> BinaryExpr {
+    let BinaryExpr { left, op, right } = binary;
+    let (Ok(a), Ok(b)) = (left.get_type(schema), right.get_type(schema)) else {
+        return BinaryExpr { left, op, right };
+    };
+    let worded = |value: Box<Expr>, of: &DataType, beside: &DataType| match of {
+        DataType::Timestamp(..)
+        | DataType::Interval(_)
+        | DataType::Time64(_)
+        | DataType::Float32
+        | DataType::Float64
+            if *beside == DataType::Utf8 =>
+        {
+            Box::new(cast(*value, of, &DataType::Utf8))
+        }
+        _ => value,
+    };
+    BinaryExpr { left: worded(left, &a, &b), op, right: worded(right, &b, &a) }
+}
+
 fn case_with_meaning(mut case: Case, schema: &DFSchema) -> DataFusionResult<Case> {
     let (whens, thens): (Vec<Expr>, Vec<Expr>) =
         case.when_then_expr.into_iter().map(|(when, then)| (*when, *then)).unzip();
@@ -378,6 +405,18 @@ fn call_with_meaning(mut call: ScalarFunction, schema: &DFSchema) -> DataFusionR
             if call.args.first().is_some_and(double) {
                 call.args = as_doubles(call.args, schema, Doubles::Chosen);
             }
+        }
+        ("pg_typeof", [value]) if is_untyped(value) || matches!(value, Expr::Literal(ScalarValue::Null, _)) => {
+            return Ok(Expr::Literal(ScalarValue::Utf8(Some("unknown".into())), None));
+        }
+        ("array_length" | "array_ndims" | "array_position" | "cardinality", _) => {
+            // An empty array has no length.
+            let empty = call.func.name() == "array_length";
+            let number = Expr::ScalarFunction(call);
+            let from = number.get_type(schema)?;
+            let number = cast(number, &from, &DataType::Int32);
+            let zero = Expr::Literal(ScalarValue::Int32(Some(0)), None);
+            return Ok(if empty { nullif().call(vec![number, zero]) } else { number });
         }
         ("date_part", [part, value]) => {
             let timed = matches!(value.get_type(schema), Ok(DataType::Timestamp(..) | DataType::Time64(_)));
@@ -575,6 +614,13 @@ fn arithmetic_with_meaning(operator: Arithmetic, a: Expr, b: Expr, schema: &DFSc
         (DataType::Date32, r) if r.is_integer() && (plus || minus) => date(operator.call(days(a), b), r),
         (l, DataType::Date32) if l.is_integer() && plus => date(operator.call(a, days(b)), l),
         (DataType::Date32, DataType::Date32) if minus => operator.call(days(a), days(b)),
+        // A text literal beside an interval is one.
+        (DataType::Interval(_), DataType::Utf8) if (plus || minus) && is_untyped(&b) => {
+            return Ok(Planned::Other(a, cast(b, &right, &left)));
+        }
+        (DataType::Utf8, DataType::Interval(_)) if (plus || minus) && is_untyped(&a) => {
+            return Ok(Planned::Other(cast(a, &left, &right), b));
+        }
         // Midnight of the date.
         (DataType::Date32, DataType::Interval(_)) if plus || minus => {
             return Ok(Planned::Other(cast(a, &left, &midnight), b));
@@ -582,20 +628,19 @@ fn arithmetic_with_meaning(operator: Arithmetic, a: Expr, b: Expr, schema: &DFSc
         (DataType::Interval(_), DataType::Date32) if plus => {
             return Ok(Planned::Other(a, cast(b, &right, &midnight)));
         }
-        (DataType::Interval(_), r) if is_number(r) && !plus && !minus => {
-            return Err(to_datafusion(interval_factor(operator)));
-        }
-        (l, DataType::Interval(_)) if is_number(l) && operator == Arithmetic::Multiply => {
-            return Err(to_datafusion(interval_factor(operator)));
-        }
+        (DataType::Interval(_), r) if is_number(r) && operator == Arithmetic::Multiply => of_interval(MULTIPLY, a, b),
+        (DataType::Interval(_), r) if is_number(r) && operator == Arithmetic::Divide => of_interval(DIVIDE, a, b),
+        (l, DataType::Interval(_)) if is_number(l) && operator == Arithmetic::Multiply => of_interval(MULTIPLY, b, a),
+        (DataType::Interval(_), r) if is_number(r) => return undefined(&left, r),
         (l, r) if minus && is_moment(l) && is_moment(r) => timestamp_difference(a, b),
         _ => return Ok(Planned::Other(a, b)),
     }))
 }
 
-fn interval_factor(operator: Arithmetic) -> Error {
-    Error::unsupported(format!("interval {} number is not supported", operator.symbol()))
-        .hint("Write the interval that is meant, such as interval '2 days'.")
+/// An interval and a number.
+fn of_interval(name: &str, interval: Expr, number: Expr) -> Expr {
+    // The functions are known by their names here and there alike.
+    row_functions::call(name, vec![interval, number]).unwrap_or_default()
 }
 
 /// Plans arithmetic while DataFusion reads the query: it would refuse some of it before [`apply`]

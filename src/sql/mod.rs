@@ -10,11 +10,13 @@
 //! ([`refusals`], [`query_checks`], [`view_checks`]). A query is planned by DataFusion; before its
 //! types are coerced the plan is given PostgreSQL's meaning ([`meaning`]), for SELECT and view alike.
 
+mod ages;
 mod aggregates;
 mod alter;
 mod any_all;
 mod arithmetic;
 mod bounded_functions;
+mod buckets;
 mod cast_text;
 mod casts;
 mod catalog_queries;
@@ -22,14 +24,18 @@ mod create;
 mod create_function;
 mod create_sink;
 mod dialect;
+mod encodings;
 mod errors;
 mod event_clauses;
 mod event_time;
 mod exists;
 mod explain;
+mod form_checks;
 mod functions;
 mod grouping;
 mod index;
+mod intervals;
+mod json_aggregates;
 mod jsonb;
 mod locate;
 mod lower;
@@ -39,6 +45,7 @@ mod meaning;
 mod multiplicity;
 mod names;
 mod null_aware;
+mod number_texts;
 mod parameters;
 mod parser;
 mod planner;
@@ -47,14 +54,22 @@ mod push_down_filter;
 mod query_checks;
 mod reader;
 mod refusals;
+mod row_functions;
 mod row_values;
 mod scalar_functions;
 mod scope_checks;
 mod series;
 mod session_statements;
+mod set_functions;
 pub mod show_create;
+mod spellings;
+mod state_ttl;
 mod statement;
 mod subscribe;
+mod temporal_join;
+mod time_templates;
+mod time_texts;
+mod times_of_texts;
 mod timestamps;
 mod tokens;
 mod types;
@@ -63,6 +78,7 @@ mod view_checks;
 mod window_functions;
 mod windows;
 mod wording;
+mod written;
 mod zone;
 mod zoned;
 
@@ -76,7 +92,7 @@ pub use catalog_queries::{reads_settings, resolve_settings};
 pub use create_sink::{assigned, query, show_create as show_create_sink};
 pub use errors::{from_datafusion, to_datafusion};
 pub use explain::{ImportedRelation, explain_job};
-pub use names::{quoted as quoted_name, shown_name};
+pub use names::{quote_ident, quoted as quoted_name, shown_name};
 pub use parameters::{
     Parameter, bind, bound_literal, cast_expression, parameter_index, parameter_places, parameter_types,
     refuse_parameters, type_by_name, with_types,
@@ -84,8 +100,8 @@ pub use parameters::{
 pub(crate) use parser::parse_query;
 pub use parser::{parse, parse_within};
 pub use planner::{
-    DEFAULT_SCHEMA, PlannedView, RelationInfo, Resolver, configure, plan_computed, plan_expression, plan_plain_view,
-    plan_predicate, plan_query, plan_view, session_config, view_columns,
+    DEFAULT_SCHEMA, KnownRelations, PlannedView, RelationInfo, Resolver, configure, plan_computed, plan_expression,
+    plan_plain_view, plan_predicate, plan_query, plan_view, session_config, view_columns,
 };
 pub(crate) use reader::{fold as folded, object_name};
 pub use scalar_functions::{PlannedFunction, called_name, plan_function};
@@ -94,7 +110,7 @@ pub use statement::{
     Alter, ColumnDefinition, Copy, CopyDirection, CopyFormat, CopyOptions, CopySubject, CreateFunction, CreateIndex,
     CreateMaterializedView, CreateSink, CreateTable, CreateView, CursorStatement, CursorSubject, Describe, Discard,
     Drop, Emit, Explain, Fetch, FunctionParameter, FunctionVolatility, JobAction, JobCommand, Name, ObjectKind,
-    OptionValue, PreparedStatement, SetVariable, Show, Statement, StatementKind, Subscribe, Transaction,
+    OptionValue, PreparedStatement, SetVariable, Show, Standing, Statement, StatementKind, Subscribe, Transaction,
     TransactionModes, WatermarkClause,
 };
 pub use types::sql_name;

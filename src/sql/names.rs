@@ -13,6 +13,7 @@ use sqlparser::ast::{
 };
 
 use super::reader::fold;
+use super::scope_checks::is_reserved;
 
 /// What stands between a name and the number that keeps it apart.
 const MARK: char = '\u{1}';
@@ -231,6 +232,84 @@ pub fn quoted(name: &str) -> String {
     if plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
 }
 
+/// Words beside the reserved ones that PostgreSQL shows in quotes where they are names: those of types and of functions
+/// with a grammar of their own.
+const WORDS_IN_QUOTES: &[&str] = &[
+    "authorization",
+    "between",
+    "bigint",
+    "binary",
+    "bit",
+    "boolean",
+    "char",
+    "character",
+    "coalesce",
+    "collation",
+    "concurrently",
+    "cross",
+    "current_schema",
+    "dec",
+    "decimal",
+    "exists",
+    "extract",
+    "float",
+    "freeze",
+    "full",
+    "greatest",
+    "grouping",
+    "ilike",
+    "inner",
+    "inout",
+    "int",
+    "integer",
+    "interval",
+    "is",
+    "isnull",
+    "join",
+    "least",
+    "left",
+    "like",
+    "national",
+    "natural",
+    "nchar",
+    "none",
+    "normalize",
+    "notnull",
+    "nullif",
+    "numeric",
+    "out",
+    "outer",
+    "overlaps",
+    "overlay",
+    "position",
+    "precision",
+    "real",
+    "right",
+    "row",
+    "setof",
+    "similar",
+    "smallint",
+    "substring",
+    "tablesample",
+    "time",
+    "timestamp",
+    "treat",
+    "trim",
+    "values",
+    "varchar",
+    "verbose",
+];
+
+/// A name as PostgreSQL's `quote_ident` gives it: in quotes only where it would be read otherwise.
+pub fn quote_ident(name: &str) -> String {
+    let word = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let bare = name.chars().next().is_some_and(|first| word(first) && !first.is_ascii_digit())
+        && name.chars().all(word)
+        && !is_reserved(&name.to_ascii_uppercase())
+        && WORDS_IN_QUOTES.binary_search(&name).is_err();
+    if bare { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,5 +351,11 @@ mod tests {
         assert_eq!(quoted("group"), "\"group\"");
         assert_eq!(quoted("a\"b"), "\"a\"\"b\"");
         assert_eq!(shown_name("count\u{1}2"), "count");
+        assert!(WORDS_IN_QUOTES.is_sorted());
+        for (name, wanted) in
+            [("name", "name"), ("user", "\"user\""), ("left", "\"left\""), ("a b", "\"a b\""), ("1a", "\"1a\"")]
+        {
+            assert_eq!(quote_ident(name), wanted);
+        }
     }
 }

@@ -19,6 +19,7 @@ use super::statement::{
     Describe, Drop, Explain, JobAction, ObjectKind, SetVariable, Show, Statement, StatementKind, Transaction,
 };
 use super::subscribe;
+use super::temporal_join;
 use super::tokens::{self, Piece, position};
 use super::windows;
 use crate::types::{Error, Limits, Result, SqlState};
@@ -54,6 +55,7 @@ fn parse_one(text: &str, limits: &Limits) -> Result<StatementKind> {
     tokens::check_depth(&tokens, limits)?;
     let mut tokens = tokens;
     let emit = event_clauses::take_emit(&mut tokens);
+    let tokens = temporal_join::plain_versions(tokens);
     refusals::check(&tokens)?;
     let tokens = tokens::without_table_commands(windows::plain_calls(tokens));
     let before: String = match emit {

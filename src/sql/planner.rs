@@ -22,6 +22,7 @@ use super::errors::{from_datafusion, missing_table, undefined_table};
 use super::exists;
 use super::functions;
 use super::grouping;
+use super::json_aggregates;
 use super::jsonb;
 use super::locate::locate;
 use super::lower;
@@ -35,7 +36,10 @@ use super::reader::{DATABASE, duplicate_column, fold};
 use super::row_values;
 use super::scalar_functions::called_name;
 use super::series;
-use super::statement::Emit;
+use super::set_functions;
+use super::spellings;
+use super::statement::Standing;
+use super::temporal_join;
 use super::tokens::with_stack;
 use super::types::{SqlTypes, UTC, sql_name, stored};
 use super::using;
@@ -54,6 +58,12 @@ pub trait Resolver: Sync {
     fn relation(&self, table: &TableReference) -> Option<RelationInfo>;
 }
 
+/// The relations that a statement may read, as an extension of its session's configuration.
+pub struct KnownRelations(
+    /// Gives each of them.
+    pub Arc<dyn Resolver + Send + Sync>,
+);
+
 /// A relation as the planner of a view sees it.
 #[derive(Clone, Debug)]
 pub struct RelationInfo {
@@ -67,6 +77,8 @@ pub struct RelationInfo {
     pub append_only: bool,
     /// False for a connector whose rows never end, so that state over it can grow for ever.
     pub bounded: bool,
+    /// A row has one time of the clock, over restarts too: not so those of connectors, which are read again.
+    pub keeps_times: bool,
     /// Its columns of event time, and what is known of them.
     pub event_times: Vec<(usize, EventTime)>,
 }
@@ -119,11 +131,11 @@ pub fn configure(builder: SessionStateBuilder) -> SessionStateBuilder {
 /// # Errors
 /// Those of class 42, 0A000; with position and hint.
 pub async fn plan_query(state: &SessionState, query: &ast::Query) -> Result<LogicalPlan> {
-    let plan = logical_plan(state, query).await?;
+    let plan = logical_plan(state, query, false).await?;
     analysed(state, plan).map_err(|error| locate(error, query))
 }
 
-/// Plans a standing query whose rows come as `emit` says. `columns` are the names that the user gave to its columns; empty: the
+/// Plans a standing query as `standing` says. `columns` are the names that the user gave to its columns; empty: the
 /// query's own.
 ///
 /// # Errors
@@ -132,7 +144,7 @@ pub async fn plan_view(
     state: &SessionState,
     query: &ast::Query,
     columns: &[String],
-    emit: Emit,
+    standing: Standing,
     resolver: &dyn Resolver,
 ) -> Result<PlannedView> {
     let query = with_stack(|| {
@@ -141,10 +153,10 @@ pub async fn plan_view(
         null_aware::rewrite(&mut query).map(|()| query)
     })?;
     let query = &query;
-    let plan = logical_plan(state, query).await?;
+    let plan = logical_plan(state, query, true).await?;
     let plan = analysed(state, plan).map_err(|error| locate(error, query))?;
     let names = view_columns(&plan, columns).map_err(|error| locate(error, query))?;
-    with_stack(|| lower::lower(state, &plan, names, emit, resolver)).map_err(|error| locate(error, query))
+    with_stack(|| lower::lower(state, &plan, names, standing, resolver)).map_err(|error| locate(error, query))
 }
 
 /// Checks what the columns of a plain view are called and gives their names.
@@ -173,6 +185,7 @@ pub fn view_columns(plan: &LogicalPlan, columns: &[String]) -> Result<Vec<String
 /// # Errors
 /// Those of [`plan_query`] and [`view_columns`].
 pub async fn plan_plain_view(state: &SessionState, query: &ast::Query, columns: &[String]) -> Result<LogicalPlan> {
+    temporal_join::check_plain_view(query)?;
     let plan = plan_query(state, query).await?;
     let names = view_columns(&plan, columns).map_err(|error| locate(error, query))?;
     let expressions: Vec<Expr> =
@@ -190,7 +203,7 @@ pub(crate) async fn infer_parameters(
     query: &ast::Query,
     types: &mut [Option<DataType>],
 ) -> Result<()> {
-    let statement = prepared(state, query).await?;
+    let (statement, _) = prepared(state, query).await?;
     // Where a type is needed to plan at all, the parameters are texts; the query is planned again
     // then, and its errors are seen.
     let Ok(plan) = state.statement_to_plan(statement).await else { return Ok(()) };
@@ -207,16 +220,17 @@ pub(crate) async fn infer_parameters(
     Ok(())
 }
 
-/// A query in the form that DataFusion's planner takes.
-async fn prepared(state: &SessionState, query: &ast::Query) -> Result<PlannedStatement> {
+/// A query in the form that DataFusion's planner takes, and whether it has joins with versions.
+async fn prepared(state: &SessionState, query: &ast::Query) -> Result<(PlannedStatement, bool)> {
     let mut prepared = with_stack(|| catalog_queries::rewritten(query).unwrap_or_else(|| query.clone()));
+    let versions = with_stack(|| temporal_join::rewrite(state, &mut prepared))?;
     using::rewrite(state, &mut prepared).await;
     with_stack(|| prepare(&mut prepared))?;
-    Ok(PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared)))))
+    Ok((PlannedStatement::Statement(Box::new(ast::Statement::Query(Box::new(prepared)))), versions))
 }
 
-async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<LogicalPlan> {
-    let statement = prepared(state, query).await?;
+async fn logical_plan(state: &SessionState, query: &ast::Query, in_view: bool) -> Result<LogicalPlan> {
+    let (statement, versions) = prepared(state, query).await?;
     let plan = match state.statement_to_plan(statement).await {
         Ok(plan) => plan,
         Err(error) => {
@@ -229,6 +243,11 @@ async fn logical_plan(state: &SessionState, query: &ast::Query) -> Result<Logica
             };
             return Err(locate(ours, query));
         }
+    };
+    let plan = match versions {
+        true => with_stack(|| temporal_join::with_spans(plan, in_view))
+            .map_err(|error| locate(from_datafusion(&error), query))?,
+        false => plan,
     };
     with_stack(|| check_subqueries(state, &plan)).map_err(|error| locate(error, query))?;
     with_stack(|| null_aware::check(&plan)).map_err(|error| locate(error, query))?;
@@ -286,6 +305,7 @@ fn table_names(state: &SessionState) -> Vec<String> {
 fn prepare(query: &mut ast::Query) -> Result<()> {
     row_values::rewrite(query)?;
     windows::rewrite(query)?;
+    set_functions::rewrite_from(query);
     series::name_columns(query)?;
     name_columns(query);
     exists::rewrite(query)?;
@@ -326,7 +346,7 @@ fn plain_number(text: &str) -> Option<ast::Expr> {
     Some(ast::Expr::value(ast::Value::Number(plain, false)))
 }
 
-/// `mod(a, b)` is `a % b`; `sign(a)` goes by another name in DataFusion.
+/// `mod(a, b)` is `a % b`; `date_trunc` in a zone is a function of its own.
 fn remainder(call: &mut ast::Function) -> Option<ast::Expr> {
     let [ast::ObjectNamePart::Identifier(name)] = call.name.0.as_mut_slice() else {
         return None;
@@ -337,10 +357,6 @@ fn remainder(call: &mut ast::Function) -> Option<ast::Expr> {
     match (name.value.to_lowercase().as_str(), arguments.args.as_mut_slice()) {
         ("date_trunc", [_, _, _]) => {
             name.value = zoned::TRUNCATION.into();
-            None
-        }
-        ("sign", [_]) => {
-            name.value = "signum".into();
             None
         }
         (
@@ -388,6 +404,16 @@ fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
     if let ast::Expr::Function(call) = &mut *expression {
         name_in_one_part(&mut call.name);
     }
+    if let ast::Expr::Function(call) = &*expression
+        && let Some(other) = json_aggregates::rewritten(call).or_else(|| set_functions::rewritten(call))
+    {
+        *expression = other;
+        return Ok(());
+    }
+    if let Some(other) = spellings::rewritten(expression)? {
+        *expression = other;
+        return Ok(());
+    }
     if let ast::Expr::Function(call) = &mut *expression
         && let Some(remainder) = remainder(call)
     {
@@ -420,11 +446,20 @@ fn prepare_expression(expression: &mut ast::Expr) -> Result<()> {
     Ok(())
 }
 
-/// `FETCH FIRST n ROWS ONLY` is LIMIT by another name; a number in quotes is one.
+/// `FETCH FIRST n ROWS ONLY` is LIMIT by another name; a number in quotes is one. A HAVING without groups makes one of all
+/// rows, which the planner sees by an aggregate.
 struct Fetches;
 
 impl ast::VisitorMut for Fetches {
     type Break = Error;
+
+    fn post_visit_select(&mut self, select: &mut ast::Select) -> ControlFlow<Error> {
+        let grouped = !matches!(&select.group_by, ast::GroupByExpr::Expressions(keys, _) if keys.is_empty());
+        if let Some(having) = select.having.take() {
+            select.having = Some(if grouped { having } else { with_count(having) });
+        }
+        ControlFlow::Continue(())
+    }
 
     fn pre_visit_query(&mut self, query: &mut ast::Query) -> ControlFlow<Error> {
         if let Some(ast::LimitClause::LimitOffset { limit, offset, .. }) = &mut query.limit_clause {
@@ -456,6 +491,18 @@ impl ast::VisitorMut for Fetches {
     }
 }
 
+/// `condition AND count(*) >= 0`.
+fn with_count(condition: ast::Expr) -> ast::Expr {
+    match parse_expression("count(*) >= 0") {
+        Ok(count) => ast::Expr::BinaryOp {
+            left: Box::new(ast::Expr::Nested(Box::new(condition))),
+            op: ast::BinaryOperator::And,
+            right: Box::new(count),
+        },
+        Err(_) => condition,
+    }
+}
+
 fn analysed(state: &SessionState, plan: LogicalPlan) -> Result<LogicalPlan> {
     let plan = state
         .analyzer()
@@ -466,7 +513,7 @@ fn analysed(state: &SessionState, plan: LogicalPlan) -> Result<LogicalPlan> {
 }
 
 /// The documented type that stands for one that only functions of DataFusion give.
-fn documented(data_type: &DataType) -> Option<DataType> {
+pub(crate) fn documented(data_type: &DataType) -> Option<DataType> {
     use DataType::*;
     Some(match data_type {
         Int8 | UInt8 => Int16,

@@ -281,7 +281,6 @@ async fn functions_answer_as_in_postgresql() {
     let unsupported = SqlState::FeatureNotSupported;
     check_errors(&[
         ("SELECT ts AT TIME ZONE '+02' FROM t", unsupported, "time zone \"+02\" is not supported here"),
-        ("SELECT '1 day'::interval * 2", unsupported, "interval * number is not supported"),
         ("SELECT k FROM t ORDER BY 3", SqlState::InvalidColumnReference, "ORDER BY position 3 is not in select list"),
         (
             "SELECT CASE WHEN k THEN 1 END FROM t",
@@ -391,6 +390,7 @@ impl Resolver for Relations {
             schema: Arc::clone(&self.schema),
             key: vec![2],
             append_only: self.append_only,
+            keeps_times: true,
             bounded: self.bounded,
             event_times: Vec::new(),
         })
@@ -399,7 +399,7 @@ impl Resolver for Relations {
 
 async fn view(text: &str) -> Result<PlannedView, Error> {
     let relations = Relations { schema: batch().schema(), append_only: true, bounded: false };
-    plan_view(&context().state(), &query(text), &[], Emit::Changes, &relations).await
+    plan_view(&context().state(), &query(text), &[], Standing::default(), &relations).await
 }
 
 async fn explained(text: &str) -> String {

@@ -13,14 +13,19 @@ use super::errors::from_datafusion;
 use crate::exec::plan::{OperatorSpec, PlanNode, RankSpec, Show};
 use crate::types::{Error, Result};
 
-/// Prunes the imports and filters of a plan whose root is the last node. Joins hand on what their inputs have left; every
-/// other operator puts out the same columns as before.
+/// Prunes the imports and filters of a plan whose root is the last node, and what temporal filters keep. Joins hand on what
+/// their inputs have left; every other operator puts out the same columns as before.
 pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
     let needed = needed_columns(&nodes);
     // Per node: where each of its former columns is now.
     let mut places: Vec<Vec<Option<usize>>> = Vec::with_capacity(nodes.len());
     let mut pruned = Vec::with_capacity(nodes.len());
-    for (mut node, needed) in nodes.into_iter().zip(needed) {
+    let of_filters: BTreeSet<usize> = nodes
+        .iter()
+        .filter(|node| matches!(node.operator, OperatorSpec::TemporalFilter(_)))
+        .flat_map(|node| node.inputs.iter().copied())
+        .collect();
+    for (at, (mut node, needed)) in nodes.into_iter().zip(needed).enumerate() {
         let width = node.schema.fields().len();
         let input = node.inputs.first().and_then(|input| places.get(*input)).cloned().unwrap_or_default();
         let mut place: Vec<Option<usize>> = (0..width).map(Some).collect();
@@ -41,9 +46,24 @@ pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
                 node.schema = narrowed(&node.schema, &place);
             }
             OperatorSpec::Project { expressions } => {
+                // What a temporal filter would keep for nobody.
+                if of_filters.contains(&at) {
+                    let mut column = 0..;
+                    expressions.retain(|_| column.next().is_some_and(|column| needed.contains(&column)));
+                    let kept: Vec<usize> = needed.into_iter().collect();
+                    place = (0..width).map(|column| kept.iter().position(|kept| *kept == column)).collect();
+                    node.schema = narrowed(&node.schema, &place);
+                }
                 for expression in expressions {
                     *expression = moved(expression, &input)?;
                 }
+            }
+            OperatorSpec::TemporalFilter(bounds) => {
+                for bound in bounds {
+                    bound.column = moved_column(bound.column, &input)?;
+                }
+                place = input[..width].to_vec();
+                node.schema = narrowed(&node.schema, &place);
             }
             OperatorSpec::Aggregate { keys, aggregates } => {
                 for key in keys {
@@ -81,12 +101,43 @@ pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
                 place = both[..width].to_vec();
                 node.schema = narrowed(&node.schema, &place);
             }
+            OperatorSpec::LookupJoin(join) => {
+                let right = node.inputs.get(1).and_then(|input| places.get(*input)).cloned().unwrap_or_default();
+                let kept = input.iter().flatten().count();
+                for column in &mut join.left_keys {
+                    *column = moved_column(*column, &input)?;
+                }
+                for column in &mut join.right_keys {
+                    *column = moved_column(*column, &right)?;
+                }
+                let right = right.into_iter().map(|place| place.map(|place| kept + place));
+                place = input.into_iter().chain(right).collect();
+                node.schema = narrowed(&node.schema, &place);
+            }
+            OperatorSpec::TemporalJoin(join) => {
+                let right = node.inputs.get(1).and_then(|input| places.get(*input)).cloned().unwrap_or_default();
+                let kept = input.iter().flatten().count();
+                for column in join.left_keys.iter_mut().chain([&mut join.left_time]) {
+                    *column = moved_column(*column, &input)?;
+                }
+                for column in join.right_keys.iter_mut().chain([&mut join.right_time]) {
+                    *column = moved_column(*column, &right)?;
+                }
+                let right = right.into_iter().map(|place| place.map(|place| kept + place));
+                place = input.into_iter().chain(right).collect();
+                node.schema = narrowed(&node.schema, &place);
+            }
             OperatorSpec::Unnest(unnest) => {
                 for column in unnest.lists.iter_mut().chain(&mut unnest.columns) {
                     *column = moved_column(*column, &input)?;
                 }
             }
-            OperatorSpec::Constant { .. } | OperatorSpec::Union | OperatorSpec::Latest | OperatorSpec::Hold => {}
+            // What expires is put in later.
+            OperatorSpec::Constant { .. }
+            | OperatorSpec::Union
+            | OperatorSpec::Latest
+            | OperatorSpec::Hold
+            | OperatorSpec::Expire { .. } => {}
         }
         places.push(place);
         pruned.push(node);
@@ -112,8 +163,28 @@ fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
             needed[*right].extend(of_right);
             continue;
         }
+        if let (OperatorSpec::LookupJoin(join), [left, right]) = (&node.operator, node.inputs.as_slice()) {
+            let width = nodes.get(*left).map_or(0, |left| left.schema.fields().len());
+            let (of_left, of_right): (Vec<usize>, Vec<usize>) = own.into_iter().partition(|column| *column < width);
+            let of_right = of_right.into_iter().map(|column| column - width);
+            needed[*left].extend(of_left.into_iter().chain(join.left_keys.iter().copied()));
+            needed[*right].extend(of_right.chain(join.right_keys.iter().copied()));
+            continue;
+        }
+        if let (OperatorSpec::TemporalJoin(join), [left, right]) = (&node.operator, node.inputs.as_slice()) {
+            let width = nodes.get(*left).map_or(0, |left| left.schema.fields().len());
+            let (of_left, of_right): (Vec<usize>, Vec<usize>) = own.into_iter().partition(|column| *column < width);
+            let of_right = of_right.into_iter().map(|column| column - width);
+            needed[*left].extend(of_left.into_iter().chain(join.left_keys.iter().copied()).chain([join.left_time]));
+            needed[*right].extend(of_right.chain(join.right_keys.iter().copied()).chain([join.right_time]));
+            continue;
+        }
         let of_input: BTreeSet<usize> = match &node.operator {
-            OperatorSpec::Import { .. } | OperatorSpec::Constant { .. } | OperatorSpec::Join(_) => continue,
+            OperatorSpec::Import { .. }
+            | OperatorSpec::Constant { .. }
+            | OperatorSpec::Join(_)
+            | OperatorSpec::TemporalJoin(_)
+            | OperatorSpec::LookupJoin(_) => continue,
             OperatorSpec::Project { expressions } => expressions.iter().flat_map(columns_of).collect(),
             OperatorSpec::Rank(RankSpec { keys, order, show: Show::First { .. } }) => {
                 own.into_iter().chain(keys.iter().copied()).chain(order.iter().map(|key| key.column)).collect()
@@ -125,8 +196,15 @@ fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
             }
             OperatorSpec::Filter { predicate, .. } => own.into_iter().chain(columns_of(predicate)).collect(),
             OperatorSpec::Unnest(unnest) => unnest.lists.iter().chain(&unnest.columns).copied().collect(),
+            // A batch without columns has no length of its own: keep one.
+            OperatorSpec::TemporalFilter(bounds) => {
+                let shown = if own.is_empty() { BTreeSet::from([0]) } else { own };
+                shown.into_iter().chain(bounds.iter().map(|bound| bound.column)).collect()
+            }
             // The inputs of a union must keep one shape; no query is lowered to the latest rows of a key.
-            OperatorSpec::Union | OperatorSpec::Latest | OperatorSpec::Hold => all.collect(),
+            OperatorSpec::Union | OperatorSpec::Latest | OperatorSpec::Hold | OperatorSpec::Expire { .. } => {
+                all.collect()
+            }
             OperatorSpec::Aggregate { keys, aggregates } => keys
                 .iter()
                 .copied()

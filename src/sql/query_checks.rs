@@ -3,10 +3,10 @@
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    Expr, Function, FunctionArguments, Query, Select, SetExpr, SetOperator, SetQuantifier, Spanned, TableFactor, Visit,
-    Visitor,
+    Expr, Function, Query, Select, SetExpr, SetOperator, SetQuantifier, Spanned, TableFactor, Visit, Visitor,
 };
 
+use super::form_checks;
 use super::reader::fold;
 use super::tokens::position;
 use crate::types::{Error, Result, SqlState};
@@ -97,22 +97,11 @@ fn check_set(body: &SetExpr) -> ControlFlow<Error> {
 /// Functions that DataFusion answers otherwise than PostgreSQL.
 fn check_function(function: &Function) -> ControlFlow<Error> {
     let name = function.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default();
-    let arguments = match &function.args {
-        FunctionArguments::List(list) => list.args.len(),
-        FunctionArguments::None | FunctionArguments::Subquery(_) => 0,
-    };
-    let (what, hint) = match (name.as_str(), arguments) {
-        ("generate_series", _) => {
+    let (what, hint) = match name.as_str() {
+        "generate_series" => {
             ("generate_series() outside FROM", "Write SELECT g FROM generate_series(first, last) AS g.")
         }
-        ("to_char" | "date_format", _) => (
-            "to_char()",
-            "Write value::text, or put the text together from date_part('year', ts) and the like with lpad() and ||.",
-        ),
-        ("to_date", 2..) => ("to_date() with a format", "Write value::date for a text such as 2024-01-31."),
-        ("to_timestamp", 2..) => {
-            ("to_timestamp() with a format", "Write value::timestamp for a text such as 2024-01-31 12:00:00.")
-        }
+        "date_format" => ("date_format()", "Write to_char(value, 'YYYY-MM-DD')."),
         _ => return ControlFlow::Continue(()),
     };
     let error = Error::unsupported(format!("{what} is not supported")).hint(hint);
@@ -125,7 +114,7 @@ fn check_function(function: &Function) -> ControlFlow<Error> {
 /// 0A000 and 42601, with position and hint.
 pub(crate) fn check<T: Visit>(statement: &T) -> Result<()> {
     match statement.visit(&mut Checks) {
-        ControlFlow::Continue(()) => super::scope_checks::check(statement),
+        ControlFlow::Continue(()) => super::scope_checks::check(statement).and_then(|()| form_checks::check(statement)),
         ControlFlow::Break(error) => Err(error),
     }
 }

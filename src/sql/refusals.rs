@@ -3,7 +3,7 @@
 use sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::tokens::{is_space, position, word};
-use crate::types::{Error, Result};
+use crate::types::{Error, Result, SqlState};
 
 /// Statements that are refused by their first words: words, what it is called, hint. The longest
 /// match comes first.
@@ -89,8 +89,12 @@ const PHRASES: &[(&[&str], &str, &str)] = &[
         "Write EMIT ON WINDOW CLOSE, with allowed_lateness as an option of the table.",
     ),
     (&["ALLOW", "UNBOUNDED", "STATE"], "ALLOW UNBOUNDED STATE", "Leave it out: it silences a notice only."),
-    (&["FOR", "SYSTEM_TIME"], "FOR SYSTEM_TIME AS OF", "Join in a SELECT over materialized views."),
-    (&["ASOF", "JOIN"], "ASOF JOIN", "Join in a SELECT over materialized views."),
+    (
+        &["FOR", "SYSTEM_TIME"],
+        "this form of FOR SYSTEM_TIME",
+        "Write FROM o [LEFT] JOIN versions FOR SYSTEM_TIME AS OF o.ts AS r ON o.k = r.k.",
+    ),
+    (&["ASOF", "JOIN"], "ASOF JOIN", "Write JOIN versions FOR SYSTEM_TIME AS OF o.ts AS r ON o.k = r.k."),
     (&["WINDOW", "TUMBLING"], "WINDOW TUMBLING", "Write FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute')."),
     (&["WINDOW", "HOPPING"], "WINDOW HOPPING", "Write FROM HOP(TABLE t, DESCRIPTOR(ts), slide, size)."),
     (&["WINDOW", "SESSION"], "WINDOW SESSION", "Write FROM SESSION(TABLE t PARTITION BY k, DESCRIPTOR(ts), gap)."),
@@ -125,6 +129,11 @@ pub(crate) fn check(tokens: &[TokenWithSpan]) -> Result<()> {
     if let Some(token) = tokens.iter().find(|token| token.token == Token::Char('`')) {
         return Err(Error::unsupported("backticks are not supported")
             .hint("Quote names with double quotes: \"name\".")
+            .position_or(position(token.span)));
+    }
+    if let Some(token) = tokens.iter().find(|token| token.token == Token::DoubleEq) {
+        return Err(Error::new(SqlState::UndefinedFunction, "operator does not exist: ==")
+            .hint("Write = to compare.")
             .position_or(position(token.span)));
     }
     let words = words(tokens);

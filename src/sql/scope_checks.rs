@@ -117,6 +117,10 @@ const AGGREGATES: &[&str] = &[
     "every",
     "string_agg",
     "array_agg",
+    "json_agg",
+    "json_object_agg",
+    "jsonb_agg",
+    "jsonb_object_agg",
     "stddev",
     "stddev_pop",
     "stddev_samp",
@@ -129,7 +133,7 @@ fn name_of(function: &Function) -> String {
     function.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default()
 }
 
-fn is_aggregate(function: &Function) -> bool {
+pub(crate) fn is_aggregate(function: &Function) -> bool {
     function.over.is_none() && AGGREGATES.contains(&name_of(function).as_str())
 }
 

@@ -92,6 +92,7 @@ pub fn materialized_view(view: &CreateMaterializedView) -> String {
     }
     options.extend(view.retain_history.as_ref().map(|time| format!("retain_history = {}", literal(&time.text))));
     options.extend(view.state_backend.as_ref().map(|uri| format!("state_backend = {}", literal(&uri.text))));
+    options.extend(view.state_ttl.as_ref().map(|time| format!("state_ttl = {}", literal(&time.text))));
     let options = if options.is_empty() { String::new() } else { format!(" WITH ({})", options.join(", ")) };
     format!(
         "CREATE MATERIALIZED VIEW {}{}{options} AS\n{}{}",

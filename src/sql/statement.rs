@@ -9,6 +9,7 @@ use sqlparser::ast;
 use super::names::quoted;
 
 pub use crate::connectors::OptionValue;
+use crate::types::{Error, Result, SqlState};
 
 /// One parsed statement and the text it came from.
 #[derive(Clone, Debug)]
@@ -183,6 +184,36 @@ pub enum Emit {
     OnWindowClose,
 }
 
+/// What a statement says of how its query stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// When it gives its rows.
+    pub emit: Emit,
+    /// How long it keeps what has not changed, in milliseconds; `None`: for ever.
+    pub ttl_millis: Option<u64>,
+}
+
+impl Standing {
+    /// From the option `state_ttl`, if it is given.
+    ///
+    /// # Errors
+    /// 22023 when it is no span of time, or none at all.
+    pub(crate) fn new(emit: Emit, state_ttl: Option<&OptionValue>) -> Result<Standing> {
+        let ttl_millis = state_ttl
+            .map(|value| {
+                let ttl = value.duration("state_ttl").map_err(|error| error.position_or(Some(value.position)))?;
+                let millis = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
+                if millis == 0 {
+                    let error = Error::new(SqlState::InvalidParameterValue, "state_ttl must be at least 1 ms");
+                    return Err(error.hint("Write state_ttl = '1 day'.").position(value.position));
+                }
+                Ok(millis)
+            })
+            .transpose()?;
+        Ok(Standing { emit, ttl_millis })
+    }
+}
+
 /// A column of `CREATE TABLE`.
 #[derive(Clone, Debug)]
 pub struct ColumnDefinition {
@@ -234,6 +265,8 @@ pub struct CreateMaterializedView {
     pub state_backend: Option<OptionValue>,
     /// How long its past is kept, when given.
     pub retain_history: Option<OptionValue>,
+    /// How long it keeps what has not changed, when given.
+    pub state_ttl: Option<OptionValue>,
     /// The query.
     pub query: Box<ast::Query>,
     /// The query as the user wrote it.
@@ -253,8 +286,10 @@ pub struct CreateSink {
     pub into: Option<Name>,
     /// The relation whose rows go out whole, when the statement names one in place of a query.
     pub from: Option<Name>,
-    /// The `WITH` options; empty with a target table.
+    /// The `WITH` options of its connector; empty with a target table.
     pub options: BTreeMap<String, OptionValue>,
+    /// How long it keeps what has not changed, when given.
+    pub state_ttl: Option<OptionValue>,
     /// The query.
     pub query: Box<ast::Query>,
     /// The query as the user wrote it.

@@ -53,7 +53,7 @@ pub(crate) fn subscribe(reader: &mut Reader<'_>) -> Result<Subscribe> {
 
 fn token(reader: &mut Reader<'_>) -> Result<OptionValue> {
     let position = reader.here();
-    Ok(OptionValue { text: value_text(reader)?, position })
+    Ok(OptionValue { text: value_text(reader)?, position, number: false })
 }
 
 /// Reads `WITH (SNAPSHOT [= true|false], PROGRESS [= true|false])`.
@@ -66,7 +66,7 @@ fn options(reader: &mut Reader<'_>, subscribe: &mut Subscribe) -> Result<()> {
         let name = reader.identifier()?;
         let on = if reader.eat_token(&Token::Eq) {
             let position = reader.here();
-            let value = OptionValue { text: value_text(reader)?, position };
+            let value = OptionValue { text: value_text(reader)?, position, number: false };
             value
                 .choose(&name, &[("true", true), ("on", true), ("false", false), ("off", false)])
                 .map_err(|error| error.position_or(Some(position)))?

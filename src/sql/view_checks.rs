@@ -3,19 +3,21 @@
 use std::ops::ControlFlow;
 
 use sqlparser::ast::{
-    Expr, Function, GroupByExpr, ObjectName, ObjectNamePart, Query, Select, SetExpr, SetQuantifier, Spanned,
-    TableFactor, Visit, Visitor,
+    BinaryOperator, Expr, Function, FunctionArguments, GroupByExpr, ObjectName, ObjectNamePart, Query, Select, SetExpr,
+    SetQuantifier, Spanned, TableFactor, Visit, Visitor,
 };
 use sqlparser::tokenizer::Span;
 
 use super::reader::fold;
+use super::set_functions::is_set;
+use super::temporal_join;
 use super::tokens::position;
 use super::windows;
 use crate::types::{Error, Result};
 
 /// Checks a view's own query; the plain views in it are checked when the plan is lowered.
 pub(crate) fn check(query: &Query) -> Result<()> {
-    match query.visit(&mut Checks) {
+    match query.visit(&mut Checks::default()) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(error) => Err(error),
     }
@@ -28,10 +30,11 @@ pub(crate) fn refuse(what: &str, hint: &str) -> Error {
 
 pub(crate) const SUBQUERY_HINT: &str = "Make a materialized view of the subquery and combine the two in a SELECT.";
 pub(crate) const NOT_IN_HINT: &str = "Write NOT EXISTS (SELECT 1 FROM … WHERE …), and say there what a NULL means.";
+pub(crate) const OPERATOR_HINT: &str = "Make a materialized view of that part of the job's query, and let the others stand on it; a SELECT reads operators.";
 pub(crate) const WINDOW_HINT: &str = "Put each window into a subquery of its own.";
 pub(crate) const LIMIT_HINT: &str = "Write the number of rows itself.";
-pub(crate) const TIME_HINT: &str =
-    "Store the time in a column, or compare with now() in the SELECT that reads the view.";
+pub(crate) const TIME_HINT: &str = "Compare a column with it in WHERE, as in ts > now() - INTERVAL '5 minutes': rows then come and go. Or store the time \
+     in a column.";
 pub(crate) const VOLATILE_HINT: &str = "Store the value in a column of the table.";
 const GROUPING_HINT: &str = "Write GROUP BY ROLLUP (a, b), CUBE (a, b) or GROUPING SETS ((a), (b), ()).";
 
@@ -49,7 +52,51 @@ pub(crate) const TIME_FUNCTIONS: &[&str] = &[
     "clock_timestamp",
 ];
 
-struct Checks;
+/// The functions that a view may compare columns with.
+const CLOCK: &[&str] = &["now", "current_timestamp"];
+
+#[derive(Default)]
+struct Checks {
+    /// Where the clock is called in a condition that rows come and go by.
+    of_filters: Vec<Span>,
+}
+
+impl Checks {
+    /// Lets the clock be on a side of the comparisons that are joined by AND. Whether they are of a form that can be
+    /// followed is seen when the plan is lowered.
+    fn allow(&mut self, condition: &Expr) {
+        match condition {
+            Expr::Nested(inner) => self.allow(inner),
+            Expr::BinaryOp { left, op: BinaryOperator::And, right } => {
+                self.allow(left);
+                self.allow(right);
+            }
+            Expr::BinaryOp {
+                left,
+                op: BinaryOperator::Lt | BinaryOperator::LtEq | BinaryOperator::Gt | BinaryOperator::GtEq,
+                right,
+            } => [left, right].into_iter().for_each(|side| self.allow_side(side)),
+            Expr::Between { expr, negated: false, low, high } => {
+                [expr, low, high].into_iter().for_each(|side| self.allow_side(side));
+            }
+            _ => {}
+        }
+    }
+
+    fn allow_side(&mut self, side: &Expr) {
+        match side {
+            Expr::Nested(inner) | Expr::Cast { expr: inner, .. } => self.allow_side(inner),
+            Expr::BinaryOp { left, op: BinaryOperator::Plus | BinaryOperator::Minus, right } => {
+                self.allow_side(left);
+                self.allow_side(right);
+            }
+            Expr::Function(function) if CLOCK.contains(&called(function).as_str()) => {
+                self.of_filters.push(function.name.span());
+            }
+            _ => {}
+        }
+    }
+}
 
 fn stop(error: Error, span: Span) -> ControlFlow<Error> {
     ControlFlow::Break(error.position_or(position(span)))
@@ -66,6 +113,7 @@ impl Visitor for Checks {
     }
 
     fn pre_visit_select(&mut self, select: &Select) -> ControlFlow<Error> {
+        select.selection.iter().chain(&select.having).for_each(|condition| self.allow(condition));
         if let GroupByExpr::Expressions(_, modifiers) = &select.group_by
             && !modifiers.is_empty()
         {
@@ -83,7 +131,11 @@ impl Visitor for Checks {
     fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<Error> {
         match factor {
             TableFactor::Table { args: None, .. } => ControlFlow::Continue(()),
-            TableFactor::Table { name, args: Some(_), .. } if names_window(name) => ControlFlow::Continue(()),
+            factor if temporal_join::takes_latest(factor).is_some() => ControlFlow::Continue(()),
+            TableFactor::Table { name, args: Some(_), .. } if names_window(name) || is_set(name) => {
+                ControlFlow::Continue(())
+            }
+            TableFactor::Function { name, .. } if is_set(name) => ControlFlow::Continue(()),
             TableFactor::TableFunction { expr: Expr::Function(call), .. } if names_window(&call.name) => {
                 ControlFlow::Continue(())
             }
@@ -96,6 +148,7 @@ impl Visitor for Checks {
 
     fn pre_visit_expr(&mut self, expression: &Expr) -> ControlFlow<Error> {
         match expression {
+            Expr::Function(function) if self.of_filters.contains(&function.name.span()) => ControlFlow::Continue(()),
             Expr::Function(function) => check_function(function),
             _ => ControlFlow::Continue(()),
         }
@@ -117,10 +170,21 @@ fn check_set(body: &SetExpr) -> ControlFlow<Error> {
     ControlFlow::Continue(())
 }
 
+/// A function's name without its schema.
+fn called(function: &Function) -> String {
+    function.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default()
+}
+
 fn check_function(function: &Function) -> ControlFlow<Error> {
-    let name = function.name.0.last().and_then(|part| part.as_ident()).map(fold).unwrap_or_default();
+    let name = called(function);
     if TIME_FUNCTIONS.contains(&name.as_str()) {
         return stop(refuse(&format!("{name}()"), TIME_HINT), function.name.span());
+    }
+    if name == "age"
+        && let FunctionArguments::List(list) = &function.args
+        && list.args.len() == 1
+    {
+        return stop(refuse("age() of one time", TIME_HINT), function.name.span());
     }
     ControlFlow::Continue(())
 }

@@ -40,6 +40,7 @@ mod multiset;
 mod operator_file;
 mod operator_state;
 mod overlay;
+mod past;
 mod registry;
 mod remote;
 mod restore;
@@ -72,6 +73,7 @@ pub use manifest::{Chosen, Depth, Manifest, SharedHead, choose, foreign_objects,
 pub use memory::MemoryBackend;
 pub use multiset::Multiset;
 pub use operator_state::{broadcast_key, get_operator_state, list_item_key, list_prefix, union_key, union_prefix};
+pub use past::{EncodedRows, PAST_BYTES_MAX, Pasts, past_lost};
 pub use registry::{BackendContext, Parameter, Registry};
 pub use remote::{Delta, LayerPool, LoaderPool, RemoteOptions, RemotePool, RemoteReadBackend};
 pub use restore::import;

@@ -1,11 +1,14 @@
 //! Counted values per key: the decoded form of a map table.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::time::Instant;
 
 use super::key_index::{KeyIndex, Slot};
 use super::layout::{map_key, map_prefix, split_map_key};
+use super::past::{EncodedRows, Pasts};
 use super::{StateBackend, WriteBatch};
-use crate::types::{Error, OperatorId, Result, SqlState};
+use crate::types::{Error, InspectionId, OperatorId, Result, SqlState};
 
 type Bytes = Box<[u8]>;
 
@@ -26,6 +29,8 @@ pub struct Multiset {
     live: usize,
     /// Bytes of their values and counts.
     live_bytes: usize,
+    /// Reads of all entries, as they were when each began.
+    pasts: Pasts,
 }
 
 #[derive(Debug)]
@@ -47,8 +52,8 @@ const CHANGED_MIN: usize = 4_096;
 impl Multiset {
     /// An empty one whose entries are stored under `slot_name`.
     pub fn new(slot_name: String, track: bool) -> Multiset {
-        let (changed, gone) = (Vec::new(), BTreeSet::new());
-        Multiset { slot_name, entries: Vec::new(), track, changed, gone, live: 0, live_bytes: 0 }
+        let (changed, gone, pasts) = (Vec::new(), BTreeSet::new(), Pasts::default());
+        Multiset { slot_name, entries: Vec::new(), track, changed, gone, live: 0, live_bytes: 0, pasts }
     }
 
     /// Makes room for slots below `slots`.
@@ -64,6 +69,7 @@ impl Multiset {
         match entries.get_mut(value) {
             Some(entry) => {
                 let before = entry.count;
+                self.pasts.note(i64::from(slot), value, before);
                 entry.count += diff;
                 let after = entry.count;
                 if after == 0 {
@@ -82,6 +88,7 @@ impl Multiset {
             }
             None => {
                 if diff != 0 {
+                    self.pasts.note(i64::from(slot), value, 0);
                     entries.insert(value.into(), Entry { count: diff, changed: self.track, stored: false });
                     self.live += 1;
                     self.live_bytes += stored_bytes(value);
@@ -92,6 +99,35 @@ impl Multiset {
                 (0, diff)
             }
         }
+    }
+
+    /// A read of all values begins: they are given as they are now, each as often as it is there.
+    pub fn begin_read(&mut self, id: InspectionId) {
+        self.pasts.begin(id);
+    }
+
+    /// A read is over.
+    pub fn end_read(&mut self, id: InspectionId) {
+        self.pasts.end(id);
+    }
+
+    /// The next values of a read, at most about so many, and whether more may follow.
+    ///
+    /// # Errors
+    /// 72000 when more has changed meanwhile than is kept for a reader.
+    pub fn read(&mut self, id: InspectionId, rows_max: usize, deadline: Instant) -> Result<(EncodedRows, bool)> {
+        let reached = self.pasts.reached(id)?;
+        let first = reached.as_ref().map_or(0, |(slot, _)| usize::try_from(*slot).unwrap_or(usize::MAX));
+        let behind = reached.as_ref().map_or(Bound::Unbounded, |(_, value)| Bound::Excluded(&**value));
+        let rest = self.entries.iter().enumerate().skip(first);
+        let live = rest.flat_map(|(slot, values)| {
+            let from = if slot == first { behind } else { Bound::Unbounded };
+            // Numbers of slots are of the type of slots.
+            values
+                .range::<[u8], _>((from, Bound::Unbounded))
+                .map(move |(value, entry)| (slot as i64, &**value, entry.count))
+        });
+        self.pasts.page(id, live, rows_max, deadline)
     }
 
     fn note(&mut self, slot: Slot, value: Bytes) {
@@ -108,6 +144,16 @@ impl Multiset {
     /// A slot's values and counts, in order of value.
     pub fn entries(&self, slot: Slot) -> impl DoubleEndedIterator<Item = (&[u8], i64)> {
         self.entries[slot as usize].iter().map(|(value, entry)| (&**value, entry.count))
+    }
+
+    /// Those of them between two bounds, the first of which is not above the second.
+    pub fn range(
+        &self,
+        slot: Slot,
+        from: Bound<&[u8]>,
+        to: Bound<&[u8]>,
+    ) -> impl DoubleEndedIterator<Item = (&[u8], i64)> {
+        self.entries[slot as usize].range::<[u8], _>((from, to)).map(|(value, entry)| (&**value, entry.count))
     }
 
     /// Number of different values of a slot.
@@ -135,6 +181,7 @@ impl Multiset {
         for (value, entry) in std::mem::take(&mut self.entries[slot as usize]) {
             self.live -= 1;
             self.live_bytes -= stored_bytes(&value);
+            self.pasts.note(i64::from(slot), &value, entry.count);
             if entry.stored {
                 self.gone.insert((index.key(slot).into(), value));
             }

@@ -33,6 +33,8 @@ sql_states! {
     StringTooLong = "22001",
     /// A number is out of its type's range.
     NumericOutOfRange = "22003",
+    /// A text that does not fit its template of a date or time.
+    InvalidDatetimeFormat = "22007",
     /// A date or time is out of range.
     DatetimeOverflow = "22008",
     /// Division by zero.
@@ -41,6 +43,8 @@ sql_states! {
     InvalidLogarithm = "2201E",
     /// A root or a power that is no real number.
     InvalidPower = "2201F",
+    /// A bucket's bounds or count that are none.
+    InvalidWidthBucket = "2201G",
     /// A text that is no regular expression.
     InvalidRegex = "2201B",
     /// A LIMIT below zero.
@@ -105,6 +109,8 @@ sql_states! {
     UndefinedTable = "42P01",
     /// No such function for these arguments.
     UndefinedFunction = "42883",
+    /// A name that several functions have.
+    AmbiguousFunction = "42725",
     /// No such object of another kind.
     UndefinedObject = "42704",
     /// A name that the system keeps for itself.

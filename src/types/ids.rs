@@ -56,6 +56,10 @@ impl fmt::Display for RelationId {
     }
 }
 
+/// A read of an operator's rows, begun and not ended. Never used twice in the life of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InspectionId(pub u64);
+
 /// Names an operator's state: the hash of its view's name and its place in the plan, so that a
 /// restart finds it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -13,7 +13,7 @@ mod watermark;
 
 pub use chunk::{CHUNK_ROWS_MAX, Chunk};
 pub use error::{Error, Result, SqlState};
-pub use ids::{CheckpointId, KEY_GROUPS, KeyGroup, OperatorId, RelationId, fnv1a};
+pub use ids::{CheckpointId, InspectionId, KEY_GROUPS, KeyGroup, OperatorId, RelationId, fnv1a};
 pub use json::JSONB;
 pub use limits::{Limit, Limits, Unit};
 pub use time::Time;

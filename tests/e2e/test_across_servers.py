@@ -138,6 +138,28 @@ def test_changes_are_followed_while_either_is_killed(both):
     wait_for(lambda: read(second, "SELECT * FROM sums") == wanted)
 
 
+def test_both_are_killed_and_the_follower_is_back_first(both):
+    """Before any checkpoint: the first server has the past of its view from its log alone."""
+    first, second = both
+    payments(first)
+    run(second, f"CREATE TABLE balances {FOLLOWED} {with_options(first, view='balances', mode='changes')}")
+    for turn in range(3):
+        with first.connect() as connection:
+            for n in range(30):
+                connection.execute(f"INSERT INTO payments VALUES ({100 * turn + n + 10}, 'x{n % 7}', {n})")
+        follow(first, second)
+        with first.connect() as connection:
+            for n in range(30):
+                connection.execute(f"UPDATE payments SET amount = amount + 1 WHERE id = {100 * turn + n + 10}")
+        for server in both:
+            server.listen = ["--pg", server.pg, "--http", server.http]
+            server.kill()
+        second.start()
+        first.start()
+        run(first, f"DELETE FROM payments WHERE id = {100 * turn + 10}")
+        follow(first, second)
+
+
 def test_a_time_of_the_first_is_never_seen_in_part(both):
     first, second = both
     run(
@@ -198,7 +220,6 @@ def test_operators_slots_and_the_names_of_the_original(both):
     def options(**given):
         return "WITH (" + ", ".join(f"{name} = '{value}'" for name, value in {**original, **given}.items()) + ")"
 
-    first.json("/api/v1/jobs/counted/operators/root%2Finput?fresh=true")
     found = first.json("/api/v1/jobs/counted/operators")["operators"]
     (operator,) = [operator for operator in found if operator["operator"] == "root/input"]
     of_operator = ", ".join(f'"{column["name"]}" {column["type"]}' for column in operator["parts"][0]["columns"])

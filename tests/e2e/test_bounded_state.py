@@ -18,6 +18,8 @@ VIEWS = {
         EMIT ON WINDOW CLOSE""",
     "joined": """SELECT a.id, b.price FROM auction AS a JOIN bid AS b
         ON b.auction = a.id AND b.date_time BETWEEN a.date_time AND a.date_time + INTERVAL '10 seconds'""",
+    "versions": """SELECT b.auction, a.id FROM bid AS b JOIN auction FOR SYSTEM_TIME AS OF b.date_time AS a
+        ON a.id % 10 = b.auction % 10""",
 }
 
 
@@ -58,4 +60,4 @@ def test_state_stays_flat(tmp_path, workers):
             assert later <= 2 * first + 1_000, name
         c.execute("FLUSH")
         left = one(c, "SELECT sum(state_keys) FROM clink_catalog.operators WHERE kind NOT IN ('Arrangement')")
-        assert int(left) == 0, "all is over at the end"
+        assert int(left) <= 10, "all is over at the end, but for the newest version of each key"

@@ -2,6 +2,7 @@
 
 import subprocess
 
+import psycopg
 import pytest
 import sqlalchemy
 from sqlalchemy import orm
@@ -58,6 +59,45 @@ def test_psql_lists_functions(filled):
     )
 
 
+# Further commands of psql 15: whatever they list, they answer.
+COMMANDS = """
+\\d+ \\dS \\da \\dA \\dA+ \\dAc \\dAf \\dAo \\dAp \\db+ \\dc+ \\dconfig \\dC+ \\dd \\dd+ \\ddp \\dD+ \\des+ \\det+ \\deu
+\\deu+ \\dew+ \\df+ \\dF \\dFd \\dFp \\dFt \\dg+ \\di+ \\dl \\dL \\dL+ \\dm+ \\dn+ \\do+ \\dO \\dO+ \\dp \\dP \\dRp \\dRs \\dRs+ \\ds+
+\\dT+ \\du+ \\dv+ \\dx \\dx+ \\dX \\dy+ \\l+ \\z \\dE+ \\dtvmi+
+""".split()
+
+
+def test_psql_answers(filled):
+    host, port = filled.pg.rsplit(":", 1)
+    done = subprocess.run(
+        ["psql", "-X", "-h", host, "-p", port, "-U", "me", "clink"],
+        input="\n".join(COMMANDS),
+        timeout=60,
+        capture_output=True,
+        text=True,
+    )
+    errors = [line for line in done.stderr.splitlines() if "ERROR" in line or "FATAL" in line]
+    assert not errors, errors
+
+
+def test_psql_shows_functions_and_settings(filled):
+    with filled.connect() as connection:
+        connection.execute("CREATE FUNCTION gross(net numeric, int) RETURNS numeric STRICT RETURN net * $2")
+    for command in [r"\sf gross", r"\sf public.gross(numeric, int)"]:
+        assert psql(filled, command).startswith("CREATE FUNCTION gross(net numeric, integer) RETURNS numeric STRICT")
+    assert "application_name|psql" in psql(filled, r"\dconfig")
+    assert "statement_timeout|0" in psql(filled, r"\dconfig *")
+    assert "statement_timeout|0|integer|user" in psql(filled, r"\dconfig+ *statement*")
+    with filled.connect() as connection:
+        connection.execute("SET statement_timeout = '5s'")
+        got = connection.execute("SELECT setting, unit, source FROM pg_settings WHERE name = 'statement_timeout'").fetchone()
+        assert got == ("5000", "ms", "session")
+        size = connection.execute("SELECT pg_table_size('orders'::regclass), pg_size_pretty(1234567::bigint)").fetchone()
+        assert size[0] > 0 and size[1] == "1206 kB"
+        with pytest.raises(psycopg.errors.UndefinedFunction):
+            connection.execute("SELECT 'nope'::regproc::oid")
+
+
 def psql(server, command, tuples="-t"):
     host, port = server.pg.rsplit(":", 1)
     done = subprocess.run(
@@ -91,6 +131,13 @@ def psql(server, command, tuples="-t"):
         (r"\d big", ["id|integer"]),
         (r"\d orders_pkey", ["id|integer"]),
         (r"\dt+", ["public|orders|table|clink"]),
+        (r"\df lower", ["pg_catalog|lower|text|text|func", "pg_catalog|lower|anyelement|anyrange|func"]),
+        (r"\df concat", ["pg_catalog|concat|text|VARIADIC \"any\"|func"]),
+        (r"\dC", ["bigint|integer|int4|in assignment", "\"char\"|character|bpchar|in assignment", "box|circle|circle|no"]),
+        (r"\d clink_catalog.operators", ["job|text", "rows_in|bigint", "state_bytes|bigint"]),
+        (r"\d+ clink_catalog.jobs", ["since|timestamp with time zone"]),
+        (r"\dt clink_catalog.*", ["clink_catalog|settings|table|clink", "clink_catalog|splits|table|clink"]),
+        (r"\sv big", ["CREATE OR REPLACE VIEW public.big AS"]),
     ],
 )
 def test_psql(filled, command, wanted):

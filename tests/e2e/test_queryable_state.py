@@ -8,6 +8,7 @@ import threading
 import time
 import urllib.parse
 
+import psycopg
 import pyarrow
 import pyarrow.ipc
 import pytest
@@ -234,8 +235,21 @@ def test_weak_spot_15_operators_do_not_mix(filled):
     assert status == 409 and "twice" in body["hint"]
 
 
-def test_weak_spot_16_every_view_is_there(filled):
+def test_weak_spot_16_every_view_is_there_on_every_backend(filled, tmp_path):
     with filled.connect() as connection:
+        for number, uri in enumerate(
+            ["memory+sharded://", "changelog://", f"file://{tmp_path}/a", f"rocksdb://{tmp_path}/b", f"changelog+rocksdb://{tmp_path}/c"]
+        ):
+            connection.execute(
+                f"CREATE MATERIALIZED VIEW on_{number} WITH (state_backend = '{uri}') AS SELECT item, max(price) AS most FROM sales GROUP BY item"
+            )
+            expected = dict(rows(connection, "SELECT item, max(price) FROM sales GROUP BY item"))
+            found = filled.json(f"{STATE}/job/{job_of(filled, f'on_{number}')}/op/on_{number}/json/agg/scan")
+            assert {entry["value"]["item"]: entry["value"]["most"] for entry in found["entries"]} == {
+                item: float(most) for item, most in expected.items()
+            }, uri
+            inside = filled.json(operators_of(filled, f"on_{number}")["aggregate"])["rows"]
+            assert sorted(row["item"] for row in inside) == sorted(expected), uri
         connection.execute("CREATE MATERIALIZED VIEW joined AS SELECT s.id, b.n FROM sales AS s JOIN by_region AS b ON b.region = s.region")
         connection.execute("CREATE MATERIALIZED VIEW top AS SELECT id FROM sales ORDER BY price DESC LIMIT 5")
         connection.execute("CREATE MATERIALIZED VIEW stacked AS SELECT n, count(*) AS m FROM by_region GROUP BY n")
@@ -266,6 +280,12 @@ def test_weak_spot_18_one_server_answers_for_all_subtasks(filled):
     assert len(found["entries"]) == 42
 
 
+def operators_of(server, job):
+    """The operators of a job with state, by kind: their addresses."""
+    found = server.json(f"/api/v1/jobs/{job}/operators")["operators"]
+    return {operator["kind"]: f"/api/v1/jobs/{job}/operators/{quoted(operator['operator'])}" for operator in found}
+
+
 def test_operators_inside_of_a_job(filled):
     with filled.connect() as connection:
         connection.execute(
@@ -279,37 +299,135 @@ def test_operators_inside_of_a_job(filled):
         assert part["part"] == "rows" and part["key"] == ["region"] and len(part["columns"]) == 2
         counted = part["columns"][1]["name"]
         address = f"/api/v1/jobs/inside/operators/{quoted(operators['aggregate']['operator'])}"
-        found = filled.json(f"{address}?fresh=true")
+        found = filled.json(address)
         expected = dict(rows(connection, "SELECT region, count(*) FROM sales GROUP BY region"))
         assert {row["region"]: row[counted] for row in found["rows"]} == expected
-        # As of one time, which stays until the next capture.
-        connection.execute("INSERT INTO sales VALUES (2000, 'r7', 1, 1, 1)")
-        (row,) = filled.json(f"{address}?key=r7&columns={counted}")["rows"]
-        assert row == {counted: expected["r7"]} or row == {counted: expected["r7"] + 1}
-        (row,) = filled.json(f"{address}?key=r7&columns={counted}&fresh=true")["rows"]
-        assert row == {counted: expected["r7"] + 1}
-        status, headers, body = filled.get(f"{address}/scan.arrow?fresh=true&filter={quoted('region > ')}{quoted(chr(39) + 'r3' + chr(39))}")
+        # As it is now: what was answered is in, by scan, by key and as Arrow.
+        for n in range(5):
+            connection.execute(f"INSERT INTO sales VALUES ({2000 + n}, 'r7', 1, 1, 1)")
+            expected["r7"] += 1
+            assert {row["region"]: row[counted] for row in filled.json(address)["rows"]} == expected
+            status, headers, body = filled.get(f"{address}?key=r7&columns={quoted(counted)}")
+            assert status == 200 and strict_json(body)["rows"] == [{counted: expected["r7"]}]
+            assert int(headers["X-Clink-Time"]) > found["time"]
+        assert filled.json(f"{address}?key=nowhere")["rows"] == []
+        assert filled.json(f"{address}?key={quoted('a b/ü%')}")["rows"] == [{"region": "a b/ü%", counted: 1}]
+        status, headers, body = filled.get(f"{address}/scan.arrow?filter={quoted('region > ')}{quoted(chr(39) + 'r3' + chr(39))}")
         assert status == 200 and int(headers["X-Clink-Time"]) > found["time"]
         table = pyarrow.ipc.open_stream(io.BytesIO(body)).read_all()
         assert sorted(table["region"].to_pylist()) == sorted(r for r in expected if r is not None and r > "r3")
+        assert len(filled.json(f"{address}?limit=3")["rows"]) == 3
+        (most,) = filled.json(f"{address}?limit=1&order={quoted(counted + ' desc')}&filter={quoted('region IS NOT NULL')}")["rows"]
+        assert most == {"region": "r7", counted: 15}
         sides = f"/api/v1/jobs/inside/operators/{quoted(operators['join']['operator'])}"
         assert filled.get(sides)[0] == 404, "which side has to be said"
+        assert filled.get(f"{sides}?part=middle")[0] == 404
         for side in ("left", "right"):
             # A region that is NULL joins nothing, and is not kept.
-            assert len(filled.json(f"{sides}?part={side}&fresh=true")["rows"]) == 41
+            assert len(filled.json(f"{sides}?part={side}")["rows"]) == 41
+            assert len(filled.json(f"{sides}?part={side}&key=r7")["rows"]) == 1
         (rank,) = filled.json("/api/v1/jobs/ranked/operators")["operators"]
         assert rank["kind"] == "rank"
-        found = filled.json(f"/api/v1/jobs/{job_of(filled, 'ranked')}/operators/{quoted(rank['operator'])}?fresh=true")
-        assert len(found["rows"]) == 403
+        found = filled.json(f"/api/v1/jobs/{job_of(filled, 'ranked')}/operators/{quoted(rank['operator'])}")
+        assert len(found["rows"]) == 407
     for path, status in [
         ("/api/v1/jobs/nothing/operators", 404),
         ("/api/v1/jobs/sales/operators", 422),
         ("/api/v1/jobs/inside/operators/nothing", 404),
         (f"{address}?columns=nothing", 422),
         (f"{address}?key.nothing=1", 400),
-        (f"{address}?speed=1", 400),
+        (f"{address}?fresh=true", 400),
+        (f"{address}?filter=region", 422),
     ]:
         assert filled.get(path)[0] == status, path
+
+
+def test_operators_in_sql_are_of_one_time_with_all_else(filled):
+    with filled.connect() as connection, filled.connect() as writer:
+        connection.execute(
+            "CREATE MATERIALIZED VIEW spread AS SELECT n, count(*) AS regions FROM "
+            "(SELECT region, count(*) AS n FROM sales GROUP BY region) AS a GROUP BY n"
+        )
+        names = [found["operator"] for found in filled.json("/api/v1/jobs/spread/operators")["operators"]]
+        inner = max(names, key=len)
+        query = (
+            f'SELECT (SELECT sum(count) FROM "spread/{inner}"), (SELECT sum(n * regions) FROM spread),'
+            f' (SELECT count(*) FROM sales), (SELECT count(*) FROM "spread/{inner}" AS a JOIN "spread/{inner}" AS b USING (region))'
+        )
+        stop = threading.Event()
+
+        def write():
+            n = 10_000
+            while not stop.is_set():
+                n += 1
+                writer.execute(f"INSERT INTO sales VALUES ({n}, 'r{n % 40}', 1, 1, 1)")
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            seen = set()
+            for _ in range(20):
+                ((inside, outside, there, joined),) = rows(connection, query)
+                assert inside == outside == there and joined == 41
+                seen.add(there)
+        finally:
+            stop.set()
+            thread.join()
+        assert len(seen) > 1, "nothing was written beside the reads"
+        assert rows(connection, f'SELECT count FROM "spread/{inner}" WHERE region IS NULL') == [(1,)]
+        assert len(rows(connection, f'SELECT * FROM public."spread/{inner}" LIMIT 3')) == 3
+        for statement, code, hint in [
+            (f'CREATE MATERIALIZED VIEW v AS SELECT * FROM "spread/{inner}"', "0A000", "materialized view of that part"),
+            ('SELECT * FROM "spread/nothing"', "42704", inner),
+            ('SELECT * FROM "nothing/root"', "42P01", None),
+            ('SELECT * FROM "sales/root"', "42809", "SHOW JOBS"),
+            (f'SELECT * FROM "spread/{inner}:left"', "42704", "rows"),
+            (f'SUBSCRIBE "spread/{inner}"', "42P01", None),
+            (f'INSERT INTO "spread/{inner}" VALUES (1)', "42P01", None),
+        ]:
+            with pytest.raises(psycopg.Error) as refused:
+                connection.execute(statement)
+            assert refused.value.sqlstate == code, (statement, refused.value)
+            assert hint is None or hint in refused.value.diag.message_hint, (statement, refused.value.diag.message_hint)
+        # An operator has no past: it is read before anything else in a block.
+        connection.execute("BEGIN")
+        ((first,),) = rows(connection, f'SELECT sum(count) FROM "spread/{inner}"')
+        writer.execute("INSERT INTO sales VALUES (99999, 'r1', 1, 1, 1)")
+        assert rows(connection, "SELECT count(*) FROM sales") == [(first,)]
+        with pytest.raises(psycopg.errors.FeatureNotSupported):
+            connection.execute(f'SELECT * FROM "spread/{inner}"')
+        connection.execute("ROLLBACK")
+        # A plain view over it falls with the job.
+        connection.execute(f'CREATE VIEW looked AS SELECT * FROM "spread/{inner}"')
+        assert one(connection, "SELECT count(*) FROM looked") == 42
+        with pytest.raises(psycopg.Error) as refused:
+            connection.execute("DROP MATERIALIZED VIEW spread")
+        assert refused.value.sqlstate == "2BP01"
+
+
+def test_rows_held_back_and_operators_of_sinks_are_read(filled, tmp_path):
+    with filled.connect() as connection:
+        connection.execute(
+            "CREATE TABLE clicks (page text, at timestamp, WATERMARK FOR at AS at - INTERVAL '1 minute')"
+        )
+        connection.execute(
+            "CREATE MATERIALIZED VIEW minutes AS SELECT window_start, page, count(*) AS n FROM "
+            "TUMBLE(clicks, at, INTERVAL '1 minute') GROUP BY window_start, window_end, page EMIT ON WINDOW CLOSE"
+        )
+        connection.execute("INSERT INTO clicks VALUES ('a', '2026-01-01 00:00:10'), ('a', '2026-01-01 00:00:20'), ('b', '2026-01-01 00:00:30')")
+        assert rows(connection, "SELECT * FROM minutes") == []
+        (address,) = operators_of(filled, "minutes").values()
+        held = filled.json(address)["rows"]
+        assert sorted(row["page"] for row in held) == ["a", "b"], held
+        connection.execute("INSERT INTO clicks VALUES ('c', '2026-01-01 00:05:00')")
+        assert sorted(rows(connection, "SELECT page, n FROM minutes")) == [("a", 2), ("b", 1)]
+        assert [row["page"] for row in filled.json(address)["rows"]] == ["c"], "what is over is forgotten"
+        connection.execute(
+            f"CREATE SINK counts WITH (connector = 'file', path = '{tmp_path}/counts.jsonl', format = 'json', changelog = 'true') AS "
+            "SELECT region, count(*) AS n FROM sales GROUP BY region"
+        )
+        address = operators_of(filled, "counts")["aggregate"]
+        assert len(filled.json(address)["rows"]) == 42
 
 
 def test_the_example_reads_with_pyarrow_polars_and_duckdb(filled):
@@ -345,3 +463,23 @@ def test_an_index_serves_filters_over_http_page_by_page(filled):
     command = ["psql", "-X", "-A", "-t", "-h", host, "-p", port, "-U", "me", "-c", r"\di", "clink"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
     assert "each_item|index" in shown and "sales_pkey|index" in shown
+
+
+def test_equal_reads_at_one_time_are_shared(filled):
+    def shared():
+        lines = filled.get("/metrics")[2].decode().splitlines()
+        return sum(float(line.split()[1]) for line in lines if line.startswith("clink_reads_shared_total"))
+
+    address = "/api/v1/views/by_region/scan?filter=" + quoted("n > 1")
+    found = filled.json(address)
+    # Whether two reads meet is chance; whether ten in a row do is none.
+    for _ in range(10):
+        assert filled.json(f"{address}&as_of={found['time']}") == found
+    before = shared()
+    assert before > 0
+    # Other rows, columns, times and relations are no equal reads.
+    with filled.connect() as connection:
+        connection.execute("INSERT INTO sales VALUES (5000, 'r7', 1, 1, 1)")
+    assert [row["n"] for row in filled.json(address)["rows"] if row["region"] == "r7"] == [11]
+    assert set(filled.json(f"{address}&columns=n")["rows"][0]) == {"n"}
+    assert len(filled.json("/api/v1/views/by_both/scan")["rows"]) > len(found["rows"])

@@ -93,3 +93,52 @@ def test_differences_are_exactly_what_changed(data):
     assert verb("state-diff", savepoint, directory, "--job", "t")[1].splitlines()[-1] == "1 differ"
     code, _, err = verb("state-diff", savepoint, directory, "--job", "nosuch")
     assert code == 2 and "public.counts" in err
+
+
+def test_a_running_job_is_a_place_too(start, tmp_path):
+    server = start(flags=["--checkpoint-interval", "off"])
+    with server.connect() as connection:
+        connection.execute("CREATE TABLE t (id bigint PRIMARY KEY, part text, v bigint)")
+        connection.execute("CREATE MATERIALIZED VIEW counts AS SELECT part, count(*) AS n FROM t GROUP BY part")
+        connection.execute("INSERT INTO t VALUES (1, 'a', 10), (2, 'b', 20), (3, 'a', 30)")
+        (number,) = [job["id"] for job in server.json("/api/v1/jobs")["jobs"] if job["name"] == "public.counts"]
+        job = ["--job", "counts", "--coordinator", f"http://{server.http}"]
+        code, out, err = verb("state-cat", *job)
+        assert (code, err) == (0, "") and out.splitlines()[0] == "public.counts: 4 entries", out
+        assert {line.split()[2] for line in out.splitlines()[1:]} == {"rows", "groups"}
+        by_number = ["--job", number, "--coordinator", server.http]
+        assert verb("state-cat", *by_number, "--limit", 1)[1].splitlines()[-1] == "… and 3 more"
+        before, parquet = tmp_path / "before.arrow", tmp_path / "state.parquet"
+        assert verb("state-export", *job, "--out", before)[1] == f"4 entries in {before}\n"
+        assert pyarrow.ipc.open_stream(before.read_bytes()).read_all().num_rows == 4
+        # As it is now: what was answered is in it.
+        assert verb("state-diff", before, *job)[:2] == (0, "0 differ\n")
+        connection.execute("DELETE FROM t WHERE id = 2")
+        code, out, _ = verb("state-diff", before, *job)
+        assert code == 1 and [line[0] for line in out.splitlines()] == ["-", "-", "2"], out
+        query = "SELECT slot, count(*) AS n FROM state GROUP BY slot ORDER BY slot"
+        code, out, _ = verb("state-query", *job, "--sql", query, "--output", "csv")
+        assert code == 0 and list(csv.reader(io.StringIO(out))) == [["slot", "n"], ["groups", "1"], ["rows", "1"]]
+        assert verb("state-export", *job, "--format", "parquet", "--out", parquet)[0] == 0
+        assert duckdb.sql(f"SELECT count(*) FROM '{parquet}'").fetchall() == [(2,)]
+        # A data directory and the job that runs on it.
+        connection.execute("CHECKPOINT")
+        assert verb("state-diff", server.data_dir, *by_number)[:2] == (0, "0 differ\n")
+        for arguments, said in [
+            (["state-cat", "--job", "nothing", "--coordinator", server.http], "It has: public.t, public.counts"),
+            (["state-cat", "--job", "counts", "--coordinator", "http://127.0.0.1:1"], "cannot read from http://127.0.0.1:1"),
+            (["state-cat", "--job", "counts", "--coordinator", server.pg], "cannot"),
+            (["state-cat", "--job", "counts", "--coordinator", "https://127.0.0.1:1"], "https is not supported"),
+            (["state-cat", "--job", "counts", "--coordinator", "http://127.0.0.1:1/x"], "no address"),
+            (["state-cat", *job, "--checkpoint", "1"], "no checkpoints"),
+            (["state-cat", "--coordinator", server.http], "--job"),
+            (["state-cat", server.data_dir, *job], "cannot be used with"),
+            (["state-cat"], "PLACE"),
+            (["state-diff", before], "AFTER"),
+            (["state-query", *job, "--sql", "SELECT nothing FROM state"], "nothing"),
+        ]:
+            code, _, err = verb(*arguments)
+            assert code == 2 and said in err, (arguments, code, err)
+    server.stop()
+    code, _, err = verb("state-cat", *job)
+    assert code == 2 and "cannot read from" in err, err

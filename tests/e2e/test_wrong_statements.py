@@ -12,6 +12,7 @@ SETUP = [
     "CREATE MATERIALIZED VIEW v AS SELECT id FROM t",
     "CREATE VIEW p AS SELECT id FROM t",
     "INSERT INTO t VALUES (1, 'a')",
+    "CREATE TABLE f (a int) WITH (connector = 'datagen', number_of_rows = 1)",
 ]
 # Codes of errors about values: nothing in the text is wrong, so some have no place, and their message says it all.
 OF_VALUES = [

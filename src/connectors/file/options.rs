@@ -58,6 +58,7 @@ impl FileOptions {
     /// Takes and checks the options; looks at no file.
     pub(crate) fn parse(options: &Options<'_>) -> Result<FileOptions> {
         let path = options.require("path", "orders.ndjson")?;
+        path.string("path")?;
         let format = options.require("format", "json")?;
         let mode = options.choice("mode", &[("once", Mode::Once), ("follow", Mode::Follow)])?.unwrap_or(Mode::Once);
         let format = match format.text.to_ascii_lowercase().as_str() {

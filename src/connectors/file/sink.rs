@@ -69,6 +69,7 @@ impl FileSink {
     /// 22023 and 0A000 for options; 58P01 when the folder that the path is in is not there.
     pub(crate) fn from_options(options: &mut Options<'_>, columns: &[ConnectorColumn]) -> Result<Arc<dyn Sink>> {
         let path = options.require("path", "out.ndjson")?;
+        path.string("path")?;
         let format = options.require("format", "json")?;
         let changelog = options.boolean("changelog", false)?;
         let name = format.text.to_ascii_lowercase();
@@ -448,9 +449,11 @@ mod tests {
 
     fn sink(path: &Path, more: &[(&str, &str)]) -> Result<Arc<dyn Sink>> {
         let path = path.to_str().expect("a path").to_owned();
-        let mut values: BTreeMap<String, OptionValue> =
-            more.iter().map(|(k, v)| ((*k).into(), OptionValue { text: (*v).into(), position: 1 })).collect();
-        values.insert("path".into(), OptionValue { text: path, position: 1 });
+        let mut values: BTreeMap<String, OptionValue> = more
+            .iter()
+            .map(|(k, v)| ((*k).into(), OptionValue { text: (*v).into(), position: 1, number: false }))
+            .collect();
+        values.insert("path".into(), OptionValue { text: path, position: 1, number: false });
         let columns =
             [ConnectorColumn { name: "a".into(), data_type: DataType::Int64, nullable: true, length_max: None }];
         FileSink::from_options(&mut Options::new(&values), &columns)

@@ -37,7 +37,7 @@ pub(super) fn open_path(
         .iter()
         .chain(options)
         .enumerate()
-        .map(|(i, (k, v))| ((*k).to_owned(), OptionValue { text: (*v).to_owned(), position: i + 1 }))
+        .map(|(i, (k, v))| ((*k).to_owned(), OptionValue { text: (*v).to_owned(), position: i + 1, number: false }))
         .collect();
     Ok(Connectors::standard().open(&values, columns)?.source)
 }

@@ -256,7 +256,7 @@ mod tests {
     /// A reader of `k bigint NOT NULL, v text`, the second of them wanted, whose first rows are of the time `T`.
     fn reader(at: u64, until: Option<u64>) -> ChangesReader {
         let texts = [("url", "http://127.0.0.1:1"), ("view", "w"), ("mode", "changes")];
-        let value = |text: &str| OptionValue { text: text.to_owned(), position: 1 };
+        let value = |text: &str| OptionValue { text: text.to_owned(), position: 1, number: false };
         let values: BTreeMap<String, OptionValue> =
             texts.iter().map(|(name, text)| ((*name).to_owned(), value(text))).collect();
         let there = Arc::new(There { options: StateOptions::parse(&Options::new(&values)).expect("options") });

@@ -151,13 +151,13 @@ enum Piece {
 }
 
 /// Asks. The answer has the status 200.
-pub(super) fn get(url: &Url, accept: &'static str) -> Result<Answer, Fault> {
+pub(super) fn get(url: &Url, accept: &'static str, within: Duration) -> Result<Answer, Fault> {
     let runtime = Builder::new_current_thread().enable_all().build().map_err(|error| away(url, error))?;
-    let asked = runtime.block_on(async { tokio::time::timeout(ANSWER_WITHIN, ask(url, accept)).await });
+    let asked = runtime.block_on(async { tokio::time::timeout(within, ask(url, accept)).await });
     let (response, sender, connection) = match asked {
         Ok(Ok(asked)) => asked,
         Ok(Err(error)) => return Err(away(url, error)),
-        Err(_) => return Err(away(url, format!("It does not answer within {} s", ANSWER_WITHIN.as_secs()))),
+        Err(_) => return Err(away(url, format!("It does not answer within {} s", within.as_secs()))),
     };
     let status = response.status();
     let time = response.headers().get("x-clink-time").and_then(|time| time.to_str().ok()?.parse().ok());
@@ -172,7 +172,7 @@ pub(super) fn get(url: &Url, accept: &'static str) -> Result<Answer, Fault> {
     if status == StatusCode::OK {
         return Ok(answer);
     }
-    let text = answer.whole()?;
+    let text = answer.whole(WHOLE_BYTES_MAX)?;
     let fields: Value =
         serde_json::from_slice(&text).map_err(|_| foreign(url, format!("It has the status {status}")))?;
     let field = |name: &str| fields.get(name).and_then(Value::as_str).map(str::to_owned);
@@ -203,8 +203,13 @@ async fn ask(url: &Url, accept: &'static str) -> Result<Asked, Box<dyn std::erro
 
 /// Asks for JSON.
 pub(super) fn get_json(url: &Url) -> Result<Value, Fault> {
-    let text = get(url, "application/json")?.whole()?;
+    let text = get(url, "application/json", ANSWER_WITHIN)?.whole(WHOLE_BYTES_MAX)?;
     serde_json::from_slice(&text).map_err(|error| foreign(url, error))
+}
+
+/// Asks for something that is taken whole, however much it is, and begins within a time.
+pub(super) fn get_whole(url: &Url, accept: &'static str, within: Duration) -> Result<Vec<u8>, Fault> {
+    get(url, accept, within)?.whole(usize::MAX)
 }
 
 impl Answer {
@@ -224,7 +229,7 @@ impl Answer {
         }
     }
 
-    fn whole(&mut self) -> Result<Vec<u8>, Fault> {
+    fn whole(&mut self, bytes_max: usize) -> Result<Vec<u8>, Fault> {
         let mut text = Vec::new();
         loop {
             match self.next(ANSWER_WITHIN)? {
@@ -232,7 +237,7 @@ impl Answer {
                 Piece::Later => return Err(away(&self.url, "Its answer stopped in the middle")),
                 Piece::End => return Ok(text),
             }
-            if text.len() > WHOLE_BYTES_MAX {
+            if text.len() > bytes_max {
                 return Err(foreign(&self.url, "It is too long"));
             }
         }
@@ -260,7 +265,7 @@ pub(super) enum Next {
 impl Batches {
     /// Asks for an Arrow stream.
     pub(super) fn get(url: &Url) -> Result<Batches, Fault> {
-        let answer = get(url, "application/vnd.apache.arrow.stream")?;
+        let answer = get(url, "application/vnd.apache.arrow.stream", ANSWER_WITHIN)?;
         Ok(Batches { answer, decoder: StreamDecoder::new(), rest: Buffer::default(), ahead: None })
     }
 

@@ -3,6 +3,7 @@
 //! ```text
 //! options  what to read        client  a request and its answer    rows     batches → rows of the table
 //! source   the one split       there   what is asked for           snapshot, changes  the readers
+//! export   the whole state of a job, for tools
 //! ```
 //!
 //! The one split is named after the time at which it was first read, and can be read again as long as the other server keeps
@@ -14,12 +15,14 @@
 
 mod changes;
 mod client;
+mod export;
 mod options;
 mod rows;
 mod snapshot;
 mod source;
 mod there;
 
+pub(crate) use export::export_job;
 pub(crate) use source::open;
 
 #[cfg(test)]

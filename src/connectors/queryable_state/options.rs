@@ -140,7 +140,7 @@ fn target(options: &Options<'_>) -> Result<(Target, usize)> {
         if let Some((name, value)) = inside.iter().find_map(|(name, value)| Some((*name, (*value)?))) {
             return leave_out(name, value, "\"view\" says what is read");
         }
-        return Ok((Target::View(view.text.clone()), view.position));
+        return Ok((Target::View(view.string("view")?.to_owned()), view.position));
     }
     if let (Some(_), Some(other)) = (job, job_id) {
         return leave_out("job_id", other, "\"job\" says it");

@@ -77,7 +77,7 @@ impl StateSource {
         if matches!(self.there.options.target, Target::Operator { .. }) {
             let batches = self.there.scan(&[]).map_err(|fault| self.there.error(fault))?;
             if batches.time() != Some(time) {
-                return Err(self.there.lost("What is inside of a job is known as of its last capture alone."));
+                return Err(self.there.lost("What is inside of a job has no past: it is read once."));
             }
             return Ok(batches);
         }

@@ -5,7 +5,7 @@ use crate::connectors::options::{OptionValue, Options};
 use crate::types::{Error, Result, SqlState};
 
 fn parse(pairs: &[(&str, &str)]) -> Result<StateOptions> {
-    let value = |(at, text): (usize, &str)| OptionValue { text: text.to_owned(), position: 10 + at };
+    let value = |(at, text): (usize, &str)| OptionValue { text: text.to_owned(), position: 10 + at, number: false };
     let values: BTreeMap<String, OptionValue> =
         pairs.iter().enumerate().map(|(at, (name, text))| ((*name).to_owned(), value((at, text)))).collect();
     StateOptions::parse(&Options::new(&values))

@@ -180,6 +180,10 @@ pub(crate) fn plan_mark(relation: &RelationSpec) -> Option<String> {
             }
             OperatorSpec::Filter { predicate, columns } => write!(text, " {predicate} {columns:?}"),
             OperatorSpec::Union | OperatorSpec::Latest | OperatorSpec::Hold => Ok(()),
+            OperatorSpec::Expire { keys, .. } => write!(text, " {keys:?}"),
+            OperatorSpec::LookupJoin(join) => write!(text, " {join:?}"),
+            OperatorSpec::TemporalJoin(join) => write!(text, " {join:?}"),
+            OperatorSpec::TemporalFilter(bounds) => write!(text, " {bounds:?}"),
             OperatorSpec::Join(join) => {
                 let condition = join.condition.as_ref().map(ToString::to_string);
                 write!(text, " {:?} {:?} {} {condition:?}", join.left_keys, join.right_keys, join.nulls_equal)

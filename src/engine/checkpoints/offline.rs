@@ -9,6 +9,7 @@ use datafusion::prelude::SessionContext;
 
 use super::savepoint::{SavepointFiles, savepoint_folder};
 use super::{CheckpointConfig, Cut, GROUP, JobCut, StateStores, is_ours};
+use crate::connectors::export_job;
 use crate::env::Env;
 use crate::state::{
     ChangelogReader, Depth, HeadCheckpoint, HeadFile, Manifest, MaterialisationStore, Part, export_checkpoint,
@@ -207,6 +208,17 @@ pub fn read_state(target: &str, selection: &OfflineSelection) -> Result<Vec<Offl
             .hint(format!("It has: {}.", known.join(", "))));
     }
     Ok(states)
+}
+
+/// The state of a running job of a server, as it is now. `server` is the address of its HTTP, `job` the job's number or name.
+///
+/// # Errors
+/// 22023 for an address that is none; 08001 when there is no answer; 42704 when there is no such job; XX001 when what comes
+/// is no state.
+pub fn read_running(server: &str, job: &str) -> Result<OfflineState> {
+    let (name, stream) = export_job(server, job)?;
+    // Checked.
+    Ok(OfflineState { name, stream: merge(&[&stream])? })
 }
 
 /// Several states as one stream.

@@ -99,9 +99,15 @@ pub(crate) fn target(engine: &Engine, catalog: &Catalog, name: &Name, verb: &str
     match &object.definition {
         Definition::Table(table) => {
             if table.connector.is_some() {
+                let change = match verb {
+                    "UPDATE" => "update",
+                    "DELETE" => "delete from",
+                    "TRUNCATE" => "truncate",
+                    _ => "insert into",
+                };
                 return refused(
-                    format!("{verb} of table \"{}\" is not possible: its rows are outside", name.name),
-                    "Change the rows where the connector reads them, or copy them into a table without a connector: INSERT INTO t SELECT ...",
+                    format!("cannot {change} foreign table \"{}\"", name.name),
+                    "Its rows are outside: change them where the connector reads them, or copy them into a table without a connector: INSERT INTO t SELECT ...",
                 );
             }
             if table.append_only && !matches!(verb, "INSERT" | "COPY") {

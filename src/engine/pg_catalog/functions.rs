@@ -12,7 +12,9 @@ use datafusion::error::Result as DataFusionResult;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Signature, SimpleScalarUDF, TypeSignature, Volatility};
 use datafusion_pg_catalog::pg_catalog as library;
 
+use super::built_in::built_in;
 use super::relations::{declared_key, index_definition, key_columns, query_text};
+use super::sizes::Sizes;
 use super::{FIRST_OID, INDEX_OID, INDEXES_MAX, SECONDARY_OID};
 use crate::catalog::{Catalog, CatalogStore, DEFAULT_SCHEMA, Definition, FunctionDefinition, Object};
 use crate::engine::functions::parameters_text;
@@ -20,7 +22,7 @@ use crate::sql::sql_name;
 use crate::types::{Error, RelationId, SqlState};
 
 /// All of them, over the catalog as it is when they are called.
-pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
+pub(crate) fn functions(catalog: &Arc<CatalogStore>, sizes: &Sizes) -> Vec<ScalarUDF> {
     let of = |name, answer| of_relation(name, catalog, answer);
     let mut functions = vec![
         library::create_current_schemas_udf(),
@@ -29,19 +31,16 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
         library::create_pg_relation_is_publishable_udf(),
         library::create_pg_get_statisticsobjdef_columns_udf(),
         constant("pg_encoding_to_char", "UTF8".into()),
+        constant("getdatabaseencoding", "UTF8".into()),
+        constant("pg_char_to_encoding", ScalarValue::Int32(Some(6))),
         library::create_pg_backend_pid_udf(),
-        library::create_pg_relation_size_udf(),
-        library::create_pg_total_relation_size_udf(),
         library::create_pg_stat_get_numscans(),
         library::create_pg_get_partition_ancestors_udf(),
-        library::format_type::create_format_type_udf(),
-        library::quote_ident_udf::create_quote_ident_udf(),
+        of_pair("format_type", |oid, modifier| Some(built_in().type_name(oid, modifier))),
         library::quote_ident_udf::create_parse_ident_udf(),
         library::array_bounds_udf::create_array_upper_udf(),
         library::array_bounds_udf::create_array_lower_udf(),
         constant("pg_get_userbyid", "clink".into()),
-        constant("pg_size_pretty", "0 bytes".into()),
-        constant("pg_table_size", ScalarValue::Int32(Some(0))),
         of_name("to_regclass", catalog, |catalog, name| {
             named_relation(catalog, name).map(|object| super::relation_oid(object.id))
         }),
@@ -56,24 +55,29 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
             (!declared_key(object).is_empty()).then(|| format!("PRIMARY KEY ({})", key_columns(object)))
         }),
         of_number("pg_get_indexdef", catalog, index_definition),
-        of("pg_get_function_result", |object| of_function(object, |function| sql_name(&function.returns))),
-        of("pg_get_function_arguments", |object| of_function(object, parameters_text)),
-        of("pg_get_function_identity_arguments", |object| of_function(object, parameters_text)),
-        of("pg_get_functiondef", |object| of_function(object, |_| object.text.clone())),
-        of("pg_get_viewdef", |object| Some(query_text(object))),
-        of_first("quote_literal", DataType::Utf8, |values| {
-            let texts = crate::sql::cast_array(values, &DataType::Utf8).map_err(to_datafusion)?;
-            let quoted = |text: &str| {
-                let escaped = text.replace('\'', "''").replace('\\', "\\\\");
-                if text.contains('\\') { format!(" E'{escaped}'") } else { format!("'{escaped}'") }
-            };
-            Ok(Arc::new(texts.as_string::<i32>().iter().map(|text| text.map(quoted)).collect::<StringArray>()))
+        of_number("pg_get_function_result", catalog, |catalog, oid| {
+            let own = relation(catalog, oid).and_then(|object| of_function(object, |own| sql_name(&own.returns)));
+            own.or_else(|| built_in().result(oid))
         }),
-        column_default(catalog),
+        function_arguments("pg_get_function_arguments", catalog, true),
+        function_arguments("pg_get_function_identity_arguments", catalog, false),
+        of("pg_get_functiondef", |object| of_function(object, |_| object.text.clone())),
+        of("pg_get_function_sqlbody", |_| None),
+        of_names("pg_regproc", catalog, function_number),
+        of("pg_get_viewdef", |object| Some(query_text(object))),
+        {
+            let catalog = Arc::clone(catalog);
+            // What stands in `pg_attrdef`.
+            of_pair("pg_column_default", move |oid, number| {
+                let column = usize::try_from(number?).ok()?.checked_sub(1)?;
+                super::relations::default_text(relation(&catalog.current(), oid)?, column)
+            })
+        },
         vector_numbers(),
         // Expressions are kept as they are written.
         of_first("pg_get_expr", DataType::Utf8, |texts| Ok(cast(texts, &DataType::Utf8)?)),
     ];
+    functions.extend(super::sizes::functions(catalog, sizes));
     // There are no comments, rules and triggers.
     for name in [
         "obj_description",
@@ -82,6 +86,7 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
         "pg_get_ruledef",
         "pg_get_triggerdef",
         "pg_get_serial_sequence",
+        "pg_describe_object",
     ] {
         functions.push(constant(name, ScalarValue::Utf8(None)));
     }
@@ -102,6 +107,13 @@ pub(crate) fn functions(catalog: &Arc<CatalogStore>) -> Vec<ScalarUDF> {
         "pg_operator_is_visible",
         "pg_collation_is_visible",
         "pg_conversion_is_visible",
+        "pg_opclass_is_visible",
+        "pg_opfamily_is_visible",
+        "pg_statistics_obj_is_visible",
+        "pg_ts_config_is_visible",
+        "pg_ts_dict_is_visible",
+        "pg_ts_parser_is_visible",
+        "pg_ts_template_is_visible",
     ] {
         functions.push(constant(name, true.into()));
     }
@@ -133,7 +145,7 @@ fn constant(name: &str, value: ScalarValue) -> ScalarUDF {
 }
 
 /// A function of its first argument, once for a constant; NULL without one.
-fn of_first(
+pub(super) fn of_first(
     name: &str,
     returns: DataType,
     answer: impl Fn(&ArrayRef) -> DataFusionResult<ArrayRef> + Send + Sync + 'static,
@@ -149,8 +161,8 @@ fn of_first(
     function(name, returns, Arc::new(of_arguments))
 }
 
-/// The relation that a text names as SQL would: folded unless quoted, with a schema or without.
-fn named_relation<'a>(catalog: &'a Catalog, text: &str) -> Option<&'a Arc<Object>> {
+/// The parts of a name as SQL reads it: folded unless quoted, with a schema or without.
+fn name_parts(text: &str) -> Vec<String> {
     let (mut parts, mut quoted) = (vec![String::new()], false);
     for character in text.trim().chars() {
         match (character, parts.last_mut()) {
@@ -158,10 +170,15 @@ fn named_relation<'a>(catalog: &'a Catalog, text: &str) -> Option<&'a Arc<Object
             ('.', _) if !quoted => parts.push(String::new()),
             (character, Some(part)) if quoted => part.push(character),
             (character, Some(part)) => part.extend(character.to_lowercase()),
-            (_, None) => return None,
+            (_, None) => {}
         }
     }
-    match parts.as_slice() {
+    parts
+}
+
+/// The relation that a text names.
+fn named_relation<'a>(catalog: &'a Catalog, text: &str) -> Option<&'a Arc<Object>> {
+    match name_parts(text).as_slice() {
         [name] => catalog.find(None, name),
         [schema, name] => catalog.find(Some(schema.as_str()), name),
         _ => None,
@@ -222,28 +239,78 @@ fn of_name(name: &str, catalog: &Arc<CatalogStore>, answer: fn(&Catalog, &str) -
     })
 }
 
-/// `pg_column_default(relation, column)`: what stands in `pg_attrdef`.
-fn column_default(catalog: &Arc<CatalogStore>) -> ScalarUDF {
+/// A number for a name, or an error.
+fn of_names(name: &str, catalog: &Arc<CatalogStore>, answer: fn(&Catalog, &str) -> DataFusionResult<i32>) -> ScalarUDF {
     let catalog = Arc::clone(catalog);
-    let answer = move |arguments: &[ColumnarValue]| {
+    of_first(name, DataType::Int32, move |names| {
+        let names = cast(names, &DataType::Utf8)?;
+        let catalog = catalog.current();
+        let numbers = names.as_string::<i32>().iter().map(|name| name.map(|name| answer(&catalog, name)).transpose());
+        Ok(Arc::new(numbers.collect::<DataFusionResult<Int32Array>>()?))
+    })
+}
+
+/// A text about a number and a second one, which may be NULL.
+fn of_pair(name: &str, answer: impl Fn(i32, Option<i32>) -> Option<String> + Send + Sync + 'static) -> ScalarUDF {
+    let of_arguments = move |arguments: &[ColumnarValue]| {
         let constant = arguments.iter().all(|argument| matches!(argument, ColumnarValue::Scalar(_)));
         let arrays = ColumnarValue::values_to_arrays(arguments)?;
-        let [relations, columns] = arrays.as_slice() else { return Ok(ColumnarValue::Scalar(ScalarValue::Utf8(None))) };
-        let (relations, columns) = (cast(relations, &DataType::Int32)?, cast(columns, &DataType::Int32)?);
-        let catalog = catalog.current();
-        let places = relations.as_primitive::<Int32Type>().iter().zip(columns.as_primitive::<Int32Type>());
-        let texts: StringArray = places
-            .map(|(oid, number)| {
-                let column = usize::try_from(number?).ok()?.checked_sub(1)?;
-                super::relations::default_text(relation(&catalog, oid?)?, column)
-            })
-            .collect();
+        let [first, second] = arrays.as_slice() else { return Ok(ColumnarValue::Scalar(ScalarValue::Utf8(None))) };
+        let (first, second) = (cast(first, &DataType::Int32)?, cast(second, &DataType::Int32)?);
+        let pairs = first.as_primitive::<Int32Type>().iter().zip(second.as_primitive::<Int32Type>());
+        let texts: StringArray = pairs.map(|(first, second)| answer(first?, second)).collect();
         if constant {
             return Ok(ColumnarValue::Scalar(ScalarValue::try_from_array(&texts, 0)?));
         }
         Ok(ColumnarValue::Array(Arc::new(texts)))
     };
-    function("pg_column_default", DataType::Utf8, Arc::new(answer))
+    function(name, DataType::Utf8, Arc::new(of_arguments))
+}
+
+/// The parameters of a function; with `all`, those too by which it gives something.
+fn function_arguments(name: &str, catalog: &Arc<CatalogStore>, all: bool) -> ScalarUDF {
+    of_number(name, catalog, move |catalog, oid| {
+        let own = relation(catalog, oid).and_then(|object| of_function(object, parameters_text));
+        own.or_else(|| built_in().arguments(oid, all))
+    })
+}
+
+/// `name::regproc` and `name(…)::regprocedure` as numbers.
+///
+/// # Errors
+/// 42883 when there is no such function, 42725 when there are several.
+fn function_number(catalog: &Catalog, text: &str) -> DataFusionResult<i32> {
+    let (name, arguments) = match text.split_once('(') {
+        Some((name, arguments)) => (name, Some(arguments.trim_end().trim_end_matches(')'))),
+        None => (text, None),
+    };
+    let parts = name_parts(name);
+    let own = match parts.as_slice() {
+        [name] => catalog.find_function(None, name),
+        [schema, name] => catalog.find_function(Some(schema.as_str()), name),
+        _ => None,
+    };
+    if let Some(object) = own {
+        return Ok(super::relation_oid(object.id));
+    }
+    let system = parts.len() == 1 || parts.first().is_some_and(|schema| schema == super::PG_CATALOG);
+    let named = parts.last().filter(|_| system).map(|name| built_in().named(name)).unwrap_or_default();
+    let bare = |types: &str| types.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+    let fits = |oid: &&i32| {
+        arguments.is_none_or(|wanted| built_in().arguments(**oid, false).is_some_and(|own| bare(&own) == bare(wanted)))
+    };
+    let found: Vec<&i32> = named.iter().filter(fits).collect();
+    match found.as_slice() {
+        [oid] => Ok(**oid),
+        [] => Err(to_datafusion(
+            Error::new(SqlState::UndefinedFunction, format!("function \"{text}\" does not exist"))
+                .hint("SHOW FUNCTIONS lists those that were made here."),
+        )),
+        _ => Err(to_datafusion(
+            Error::new(SqlState::AmbiguousFunction, format!("more than one function named \"{name}\""))
+                .hint("Write its argument types too: name(type, …)."),
+        )),
+    }
 }
 
 /// `pg_vector_numbers(vector)`: the numbers of an `int2vector` as an array.
@@ -261,7 +328,7 @@ fn vector_numbers() -> ScalarUDF {
 }
 
 /// The relation with a number of `pg_class`, or one of whose indexes has it.
-fn relation(catalog: &Catalog, oid: i32) -> Option<&Arc<Object>> {
+pub(super) fn relation(catalog: &Catalog, oid: i32) -> Option<&Arc<Object>> {
     if oid >= SECONDARY_OID {
         let number = u64::try_from(oid - SECONDARY_OID).ok()?;
         return catalog.get(RelationId(number / INDEXES_MAX as u64));
@@ -298,7 +365,10 @@ fn table_is_visible(catalog: &Arc<CatalogStore>) -> ScalarUDF {
         let oids = cast(oids, &DataType::Int32)?;
         let catalog = catalog.current();
         // What is not ours is PostgreSQL's own.
-        let is_visible = |oid| relation(&catalog, oid).is_none_or(|object| object.schema == DEFAULT_SCHEMA);
+        let is_visible = |oid| match relation(&catalog, oid) {
+            Some(object) => object.schema == DEFAULT_SCHEMA,
+            None => super::system_table(oid).is_none(),
+        };
         let visible: BooleanArray = oids.as_primitive::<Int32Type>().iter().map(|oid| oid.map(is_visible)).collect();
         Ok(Arc::new(visible))
     })

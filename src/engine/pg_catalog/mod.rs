@@ -4,19 +4,20 @@
 //! tables. Facts about our objects are made here from one version of the catalog, when a statement
 //! names the table.
 
+mod built_in;
 mod functions;
 mod information_schema;
 mod procedures;
 mod relations;
 mod rows;
 mod server;
+mod settings;
+mod sizes;
 
 use std::sync::{Arc, OnceLock};
 
 use datafusion::catalog::TableProvider;
-use datafusion_pg_catalog::pg_catalog::{
-    PgCatalogSchemaProvider, PgCatalogStaticTables, context::EmptyContextProvider,
-};
+use datafusion_pg_catalog::pg_catalog::{PgCatalogSchemaProvider, context::EmptyContextProvider};
 
 use super::index_ddl::INDEXES_MAX;
 use crate::catalog::Catalog;
@@ -24,6 +25,8 @@ use crate::types::{Result, fnv1a};
 
 pub(crate) use functions::functions;
 pub(crate) use relations::key_index_of;
+pub(crate) use settings::settings_table;
+pub(crate) use sizes::Sizes;
 
 /// The schema of PostgreSQL's own tables.
 pub(crate) const PG_CATALOG: &str = "pg_catalog";
@@ -34,6 +37,8 @@ pub(crate) const INFORMATION_SCHEMA: &str = "information_schema";
 const PG_CATALOG_OID: i32 = 11;
 /// The number of the schema `public`, as in PostgreSQL.
 const PUBLIC_OID: i32 = 2200;
+/// The tables of `clink_catalog` are numbered from here.
+const SYSTEM_OID: i32 = 15_000;
 /// Relations are numbered from here, as PostgreSQL numbers the user's objects.
 const FIRST_OID: u64 = 16_384;
 /// The index of a relation's primary key has the relation's number and this.
@@ -52,6 +57,17 @@ fn relation_oid(id: crate::types::RelationId) -> i32 {
 fn secondary_oid(id: crate::types::RelationId, place: usize) -> i32 {
     let number = id.0.saturating_mul(INDEXES_MAX as u64).saturating_add(place as u64);
     i32::try_from(number).ok().and_then(|number| SECONDARY_OID.checked_add(number)).unwrap_or(i32::MAX)
+}
+
+/// The number of a table of `clink_catalog` by its place among them.
+fn system_oid(place: usize) -> i32 {
+    SYSTEM_OID.saturating_add(i32::try_from(place).unwrap_or(i32::MAX))
+}
+
+/// The table of `clink_catalog` with a number.
+fn system_table(oid: i32) -> Option<&'static str> {
+    let place = usize::try_from(oid.checked_sub(SYSTEM_OID)?).ok()?;
+    crate::engine::system_tables::names().nth(place)
 }
 
 /// The number of a schema.
@@ -81,10 +97,10 @@ pub(crate) fn table(catalog: &Catalog, schema: &str, name: &str) -> Result<Optio
     }
     static LIBRARY: OnceLock<Option<Library>> = OnceLock::new();
     let library = LIBRARY.get_or_init(|| {
-        let tables = PgCatalogStaticTables::try_new().ok()?;
+        let tables = Arc::clone(built_in::tables()?);
         let nothing: Arc<dyn datafusion::catalog::CatalogProviderList> =
             Arc::new(datafusion::catalog::MemoryCatalogProviderList::new());
-        PgCatalogSchemaProvider::try_new(nothing, Arc::new(tables), EmptyContextProvider).ok()
+        PgCatalogSchemaProvider::try_new(nothing, tables, EmptyContextProvider).ok()
     });
     let Some(library) = library else { return Ok(None) };
     let table = library.build_table_by_name(name).map_err(crate::engine::error_of)?;

@@ -6,8 +6,10 @@ use arrow::datatypes::{DataType, Schema};
 use datafusion::catalog::TableProvider;
 
 use super::rows::{Values, table as rows_table};
-use super::{INDEX_OID, INFORMATION_SCHEMA, PG_CATALOG, relation_oid, schema_oid, secondary_oid};
+use super::{INDEX_OID, INFORMATION_SCHEMA, PG_CATALOG, relation_oid, schema_oid, secondary_oid, system_oid};
 use crate::catalog::{Catalog, Definition, Object, ObjectKind};
+use crate::engine::system_tables::{self, SCHEMA as SYSTEM_SCHEMA};
+use crate::sql::quote_ident;
 use crate::types::{Result, fnv1a, type_length, type_modifier, type_oid};
 
 /// The owner of everything.
@@ -157,6 +159,14 @@ pub(super) fn schema(object: &Object) -> Arc<Schema> {
     object.row_schema().unwrap_or_else(|| Arc::new(Schema::empty()))
 }
 
+/// The tables of `clink_catalog`: number, name, columns.
+fn system_tables() -> impl Iterator<Item = (i32, &'static str, Arc<Schema>)> {
+    system_tables::names().enumerate().filter_map(|(place, name)| {
+        let table = system_tables::find(name)?;
+        Some((system_oid(place), name, table.schema()))
+    })
+}
+
 struct Class {
     oid: i32,
     name: String,
@@ -193,6 +203,14 @@ fn classes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
             has_index: false,
         }));
     }
+    rows.extend(system_tables().map(|(oid, name, schema)| Class {
+        oid,
+        name: name.to_owned(),
+        namespace: schema_oid(SYSTEM_SCHEMA),
+        kind: "r",
+        columns: small(schema.fields().len()),
+        has_index: false,
+    }));
     rows_table(
         &rows,
         &[
@@ -273,6 +291,22 @@ fn attributes(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
             rows.extend(columns.filter_map(|(at, column)| attribute(index.oid, at + 1, *column)));
         }
     }
+    for (relation, _, schema) in system_tables() {
+        rows.extend(schema.fields().iter().enumerate().map(|(at, field)| {
+            let oid = type_oid(field.data_type());
+            Attribute {
+                relation,
+                name: field.name().clone(),
+                number: small(at + 1),
+                type_oid: i32::try_from(oid).unwrap_or(0),
+                length: type_length(oid),
+                modifier: -1,
+                dimensions: 0,
+                not_null: false,
+                has_default: false,
+            }
+        }));
+    }
     rows_table(
         &rows,
         &[
@@ -327,7 +361,7 @@ fn defaults(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
 }
 
 fn namespaces(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
-    let own = [PG_CATALOG, INFORMATION_SCHEMA, crate::engine::system_tables::SCHEMA];
+    let own = [PG_CATALOG, INFORMATION_SCHEMA, SYSTEM_SCHEMA];
     let rows: Vec<String> = catalog.schemas().chain(own).map(str::to_owned).collect();
     rows_table(
         &rows,
@@ -499,97 +533,6 @@ fn index_views(catalog: &Catalog) -> Result<Arc<dyn TableProvider>> {
     )
 }
 
-/// PostgreSQL's reserved words: names that are shown in quotes.
-const RESERVED: &[&str] = &[
-    "all",
-    "analyse",
-    "analyze",
-    "and",
-    "any",
-    "array",
-    "as",
-    "asc",
-    "asymmetric",
-    "both",
-    "case",
-    "cast",
-    "check",
-    "collate",
-    "column",
-    "constraint",
-    "create",
-    "current_catalog",
-    "current_date",
-    "current_role",
-    "current_time",
-    "current_timestamp",
-    "current_user",
-    "default",
-    "deferrable",
-    "desc",
-    "distinct",
-    "do",
-    "else",
-    "end",
-    "except",
-    "false",
-    "fetch",
-    "for",
-    "foreign",
-    "from",
-    "grant",
-    "group",
-    "having",
-    "in",
-    "initially",
-    "intersect",
-    "into",
-    "lateral",
-    "leading",
-    "limit",
-    "localtime",
-    "localtimestamp",
-    "not",
-    "null",
-    "offset",
-    "on",
-    "only",
-    "or",
-    "order",
-    "placing",
-    "primary",
-    "references",
-    "returning",
-    "select",
-    "session_user",
-    "some",
-    "symmetric",
-    "table",
-    "then",
-    "to",
-    "trailing",
-    "true",
-    "union",
-    "unique",
-    "user",
-    "using",
-    "variadic",
-    "when",
-    "where",
-    "window",
-    "with",
-];
-
-/// A name as PostgreSQL's catalog functions print it.
-fn shown_name(name: &str) -> String {
-    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
-    let bare = !name.starts_with(|c: char| c.is_ascii_digit())
-        && !name.is_empty()
-        && name.chars().all(plain)
-        && !RESERVED.contains(&name);
-    if bare { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }
-}
-
 /// The names of the primary key's columns.
 pub(super) fn key_columns(object: &Object) -> String {
     column_names(object, declared_key(object))
@@ -598,7 +541,7 @@ pub(super) fn key_columns(object: &Object) -> String {
 fn column_names(object: &Object, columns: &[usize]) -> String {
     let schema = schema(object);
     let names = columns.iter().filter_map(|column| schema.fields().get(*column));
-    names.map(|field| shown_name(field.name())).collect::<Vec<_>>().join(", ")
+    names.map(|field| quote_ident(field.name())).collect::<Vec<_>>().join(", ")
 }
 
 /// `CREATE INDEX …` as PostgreSQL would say it, of the index with a number.
@@ -610,9 +553,9 @@ fn definition(index: &IndexRow) -> String {
     format!(
         "CREATE {}INDEX {} ON {}.{} USING btree ({})",
         if index.primary { "UNIQUE " } else { "" },
-        shown_name(&index.name),
-        shown_name(&index.object.schema),
-        shown_name(&index.object.name),
+        quote_ident(&index.name),
+        quote_ident(&index.object.schema),
+        quote_ident(&index.object.name),
         column_names(&index.object, &index.columns)
     )
 }

@@ -32,6 +32,8 @@ pub(super) fn table(name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
         "pg_description" | "pg_shdescription" => descriptions()?,
         "pg_statistic_ext" => statistics()?,
         "pg_db_role_setting" => role_settings()?,
+        "pg_parameter_acl" => parameter_privileges()?,
+        "pg_user_mappings" => user_mappings()?,
         name => match EMPTY.iter().find(|(table, _)| *table == name) {
             Some((_, columns)) => {
                 let columns: Vec<_> = columns.iter().map(|column| (*column, Values::Text(|(): &()| None))).collect();
@@ -138,6 +140,27 @@ fn role_settings() -> Result<Arc<dyn TableProvider>> {
     rows_table::<()>(
         &[],
         &[("setdatabase", Values::Int(|()| None)), ("setrole", Values::Int(|()| None)), ("setconfig", Values::NoTexts)],
+    )
+}
+
+fn parameter_privileges() -> Result<Arc<dyn TableProvider>> {
+    rows_table::<()>(
+        &[],
+        &[("oid", Values::Int(|()| None)), ("parname", Values::Text(|()| None)), ("paracl", Values::NoTexts)],
+    )
+}
+
+fn user_mappings() -> Result<Arc<dyn TableProvider>> {
+    rows_table::<()>(
+        &[],
+        &[
+            ("umid", Values::Int(|()| None)),
+            ("srvid", Values::Int(|()| None)),
+            ("srvname", Values::Text(|()| None)),
+            ("umuser", Values::Int(|()| None)),
+            ("usename", Values::Text(|()| None)),
+            ("umoptions", Values::NoTexts),
+        ],
     )
 }
 

@@ -45,11 +45,7 @@ impl Sequencer {
         if !is_new {
             return Ok(None);
         }
-        self.tick(Batch { tick: true, ..batch });
-        let time = self.last_time();
-        if time == before {
-            return Err(Error::internal("the clock does not go on").hint("The server's log has the reason."));
-        }
+        let time = self.new_time(Batch { tick: true, ..batch })?;
         let jobs = self.relations.to_capture(time)?;
         self.log.begin_file(time)?;
         let offsets = self.bindings.iter().map(|(table, splits)| {

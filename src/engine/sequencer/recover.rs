@@ -82,7 +82,16 @@ impl Sequencer {
         let retained = relations.iter().map(RelationSpec::retain_millis).max().unwrap_or(0);
         let bound = lock(&self.head).head().clock_bound_millis;
         // The clock goes on behind its bound, and the past is kept from there.
-        let exact_from = Time::from_millis(if retained == 0 { u64::MAX } else { bound.saturating_sub(retained) });
+        // So is what a job put out by the times of its input.
+        let by_time = |relation: &RelationSpec| match &relation.kind {
+            RelationKind::View { plan, .. } | RelationKind::Sink { plan, .. } => plan.awaits_whole(),
+            _ => false,
+        };
+        let exact_from = Time::from_millis(match retained {
+            _ if relations.iter().any(by_time) => 0,
+            0 => u64::MAX,
+            retained => bound.saturating_sub(retained),
+        });
         self.log.replay(from, &mut |mut record| {
             for (id, chunks) in &record.writes {
                 if let Some(sink) = sinks.get(id) {
@@ -127,6 +136,8 @@ impl Sequencer {
             Ok(())
         })?;
         self.bad_rows = errors;
+        let retaining: Vec<RelationId> =
+            relations.iter().filter(|relation| relation.retain_millis() > 0).map(|relation| relation.id).collect();
         let ends = |splits: &BTreeMap<SplitId, (Offset, Time)>| {
             splits.iter().map(|(split, (end, _))| (split.clone(), *end)).collect()
         };
@@ -146,7 +157,7 @@ impl Sequencer {
         for ((table, split), (claim, time)) in claims {
             self.event_times.read(table, &split, claim, time);
         }
-        self.fill_before(from, replay.first().map(|record| record.time));
+        self.fill_before(from, replay.first().map(|record| record.time), retaining);
         self.changed = !replay.is_empty();
         self.replay(replay);
         if first {
@@ -160,12 +171,14 @@ impl Sequencer {
         Ok(())
     }
 
-    /// Lets jobs that follow event time take in what they start from, before what the log has: a row of the past is not
-    /// late. Times before the first of the log are free for that.
-    fn fill_before(&mut self, from: Time, first: Option<Time>) {
+    /// Lets jobs take in what they start from before what the log has, where that matters: of those that follow event time,
+    /// a row of the past is not late; of those that retain history, every time of the log is known. Times before the first
+    /// of the log are free for that.
+    fn fill_before(&mut self, from: Time, first: Option<Time>, retaining: Vec<RelationId>) {
         let first = first.unwrap_or(Time::MAX);
         let mut time = from;
-        let jobs = self.event_times.closed();
+        let mut jobs = self.event_times.closed();
+        jobs.extend(retaining);
         let relations = Arc::clone(&self.relations);
         let waits = || jobs.iter().any(|job| !relations.waits_for_no_edge(*job));
         let mut waited = Duration::ZERO;

@@ -6,6 +6,7 @@
 //! one is through is the state of all of them at that time. Writing what was captured is another thread's work.
 
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use timely::scheduling::Activator;
 
 use super::driver::JobContext;
+use super::inspect::{Inspection, Inspections};
 use crate::env::Failpoints;
 use crate::exec::operators::{Context, Operator, Step};
 use crate::state::{Capture, StateBackend};
@@ -50,6 +52,8 @@ pub(super) struct JobStore {
     worker: usize,
     pub(super) backend: RefCell<Box<dyn StateBackend>>,
     operators: RefCell<Vec<Activator>>,
+    /// What is asked of operators, by their places in the plan.
+    inspections: RefCell<HashMap<String, Rc<Inspections>>>,
     reaching: RefCell<Option<Reaching>>,
     /// Something was written since the last capture.
     changed: Cell<bool>,
@@ -71,6 +75,7 @@ impl JobStore {
             worker,
             backend: RefCell::new(backend),
             operators: RefCell::default(),
+            inspections: RefCell::default(),
             reaching: RefCell::default(),
             changed: Cell::new(true),
             persisted: Arc::default(),
@@ -81,6 +86,20 @@ impl JobStore {
     pub(super) fn join(self: &Rc<Self>, activator: Activator) -> Member {
         self.operators.borrow_mut().push(activator);
         Member { store: Rc::clone(self), passed: None }
+    }
+
+    /// The operator at a place of the plan can be looked into.
+    pub(super) fn inspected(&self, path: &str, activator: Activator) -> Rc<Inspections> {
+        let inspections = Rc::new(Inspections::new(activator));
+        self.inspections.borrow_mut().insert(path.to_owned(), Rc::clone(&inspections));
+        inspections
+    }
+
+    /// Hands on what is asked of an operator. Whoever asks for one that is not there is told by the end of the channel.
+    pub(super) fn inspect(&self, inspection: &Arc<Inspection>) {
+        if let Some(inspections) = self.inspections.borrow().get(&inspection.operator) {
+            inspections.ask(inspection);
+        }
     }
 
     /// The operators have a barrier to reach. One that they have not reached yet is given up; what was written for it is

@@ -19,8 +19,13 @@ use super::job::{ImportKind, JobSpec};
 use super::marks::Marks;
 use crate::exec::arrangement::{Arrangement, Layout};
 use crate::exec::operator_counts::OperatorCounts;
-use crate::exec::operators::{Aggregate, Hold, Join, Rank, filter, project, steps, unnest};
-use crate::exec::plan::{Closing, JoinKind, OnError, OperatorSpec, PlanNode, late_rows_schema, row_errors_schema};
+use crate::exec::operators::{
+    Aggregate, Expire, Hold, Join, LookupJoin, Rank, TemporalFilter, TemporalJoin, filter, project, steps, unnest,
+};
+use crate::exec::plan::{
+    Closing, EventTerm, EventTime, JoinKind, OPENED, OnError, OperatorSpec, PlanNode, late_rows_schema,
+    row_errors_schema,
+};
 use crate::exec::relation::RelationShared;
 use crate::exec::row_errors::divide;
 use crate::exec::sink::JobOutput;
@@ -158,6 +163,10 @@ pub(super) fn build<'scope>(
                     None => Ok(operator),
                 })
                 .expect("the job was checked");
+                let operator = match node.ttl_millis {
+                    Some(ttl_millis) => operator.living(ttl_millis),
+                    None => operator,
+                };
                 let route = if input.by.as_ref() == Some(keys) && !keys.is_empty() {
                     Route::Local
                 } else {
@@ -195,14 +204,7 @@ pub(super) fn build<'scope>(
                 let operator = Join::new(operator, schemas, Arc::clone(&node.schema), join, spec.state.is_some())
                     .expect("the job was checked")
                     .closing(&node.closing);
-                let keys = [&join.left_keys, &join.right_keys];
-                let routed = inputs.into_iter().zip(keys).zip(schemas);
-                let inputs = routed
-                    .map(|((input, keys), schema)| {
-                        let there = input.by.as_ref() == Some(keys) && !keys.is_empty();
-                        (input.stream, if there { Route::Local } else { Route::by_keys(schema, keys) })
-                    })
-                    .collect();
+                let inputs = by_join_keys(inputs, [&join.left_keys, &join.right_keys], schemas);
                 let by = match join.kind {
                     JoinKind::Full => None,
                     JoinKind::Right => {
@@ -214,6 +216,27 @@ pub(super) fn build<'scope>(
                 late.extend(too_late);
                 Spread { stream, by: by.filter(|by: &Vec<usize>| !by.is_empty()) }
             }
+            OperatorSpec::LookupJoin(join) => {
+                let schemas = [0, 1].map(|input: usize| &plan.nodes[node.inputs[input]].schema);
+                let (operator, schema) = (OperatorId::of(&spec.shared.name, &node.path), Arc::clone(&node.schema));
+                let operator = LookupJoin::new(operator, schemas, schema, join, spec.state.is_some())
+                    .expect("the job was checked");
+                let inputs = by_join_keys(inputs, [&join.left_keys, &join.right_keys], schemas);
+                // No row is late for it.
+                let (stream, _) = drive(inputs, counts, Box::new(operator), follows, spec.as_of, job);
+                Spread { stream, by: Some(join.left_keys.clone()).filter(|by| !by.is_empty()) }
+            }
+            OperatorSpec::TemporalJoin(join) => {
+                let schemas = [0, 1].map(|input: usize| &plan.nodes[node.inputs[input]].schema);
+                let (operator, schema) = (OperatorId::of(&spec.shared.name, &node.path), Arc::clone(&node.schema));
+                let operator = TemporalJoin::new(operator, schemas, schema, join, spec.state.is_some())
+                    .expect("the job was checked")
+                    .closing(&node.closing);
+                let inputs = by_join_keys(inputs, [&join.left_keys, &join.right_keys], schemas);
+                let (stream, too_late) = drive(inputs, counts, Box::new(operator), follows, spec.as_of, job);
+                late.extend(too_late);
+                Spread { stream, by: Some(join.left_keys.clone()).filter(|by| !by.is_empty()) }
+            }
             OperatorSpec::Hold => {
                 let input = inputs.remove(0);
                 let operator = OperatorId::of(&spec.shared.name, &node.path);
@@ -223,6 +246,28 @@ pub(super) fn build<'scope>(
                 let inputs = vec![(input.stream, Route::by_rows(&node.schema))];
                 let (stream, too_late) = drive(inputs, counts, Box::new(operator), follows, spec.as_of, job);
                 late.extend(too_late);
+                Spread { stream, by: None }
+            }
+            OperatorSpec::Expire { keys, ttl_millis } => {
+                let input = inputs.remove(0);
+                let operator = OperatorId::of(&spec.shared.name, &node.path);
+                let (schema, track) = (Arc::clone(&node.schema), spec.state.is_some());
+                let operator =
+                    Expire::new(operator, schema, keys.clone(), *ttl_millis, track).expect("the job was checked");
+                let there = input.by.as_ref() == Some(keys) && !keys.is_empty();
+                let route = if there { Route::Local } else { Route::by_keys(&node.schema, keys) };
+                let (stream, _) = drive(vec![(input.stream, route)], counts, Box::new(operator), None, spec.as_of, job);
+                Spread { stream, by: Some(keys.clone()).filter(|keys| !keys.is_empty()) }
+            }
+            OperatorSpec::TemporalFilter(bounds) => {
+                let input = inputs.remove(0);
+                let input_schema = &plan.nodes[node.inputs[0]].schema;
+                let (operator, schema) = (OperatorId::of(&spec.shared.name, &node.path), Arc::clone(&node.schema));
+                let track = spec.state.is_some();
+                let operator = TemporalFilter::new(operator, input_schema, schema, bounds.clone(), track)
+                    .expect("the job was checked");
+                let inputs = vec![(input.stream, Route::by_rows(input_schema))];
+                let (stream, _) = drive(inputs, counts, Box::new(operator), None, spec.as_of, job);
                 Spread { stream, by: None }
             }
             // The arrangement of its rows does it.
@@ -259,9 +304,31 @@ pub(super) fn build<'scope>(
     Built { local: Some(local), errors, late: keep_late(scope, spec, late, job), marks, feeds, edges }
 }
 
+/// The inputs of a join, each spread by its keys.
+fn by_join_keys<'scope>(
+    inputs: Vec<Spread<'scope>>,
+    keys: [&Vec<usize>; 2],
+    schemas: [&SchemaRef; 2],
+) -> Vec<(Packets<'scope>, Route)> {
+    let routed = inputs.into_iter().zip(keys).zip(schemas);
+    routed
+        .map(|((input, keys), schema)| {
+            let there = input.by.as_ref() == Some(keys) && !keys.is_empty();
+            (input.stream, if there { Route::Local } else { Route::by_keys(schema, keys) })
+        })
+        .collect()
+}
+
 /// What an operator follows of event time.
 fn follows(spec: &JobSpec, node: &PlanNode) -> Option<Follows> {
     let side = |closing: &Closing| (closing.clone(), Rc::new(RefCell::new(Marks::new(&closing.time, &spec.known))));
+    if let OperatorSpec::LookupJoin(_) = &node.operator {
+        // Nothing but whether the job is whole.
+        let terms = vec![EventTerm { relation: spec.shared.id, column: OPENED, delay: 0 }];
+        let time = EventTime { terms, size: None, end: 0 };
+        let sides = vec![side(&Closing { column: 0, time, last_only: false, keep: 0 })];
+        return Some(Follows { path: node.path.clone(), sides });
+    }
     let sides: Vec<_> = node.closing.iter().map(side).collect();
     (!sides.is_empty()).then(|| Follows { path: node.path.clone(), sides })
 }

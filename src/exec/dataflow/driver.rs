@@ -21,6 +21,7 @@ use timely::dataflow::operators::generic::builder_rc::OperatorBuilder;
 use timely::progress::frontier::MutableAntichain;
 
 use super::barrier::JobStore;
+use super::clock::Clock;
 use super::container::Packet;
 use super::exchange::{ByKeyGroup, Route};
 use super::imports::Local;
@@ -49,12 +50,9 @@ pub(super) struct JobContext {
     pub(super) worker: usize,
     pub(super) peers: usize,
     pub(super) store: Rc<JobStore>,
-    tick: TickRequest,
+    clock: Arc<dyn Clock>,
     failed: Rc<Cell<bool>>,
 }
-
-/// Asks the clock for the next time.
-pub(crate) type TickRequest = Arc<dyn Fn() + Send + Sync>;
 
 impl JobContext {
     pub(super) fn new(
@@ -64,9 +62,9 @@ impl JobContext {
         worker: usize,
         peers: usize,
         store: Rc<JobStore>,
-        tick: TickRequest,
+        clock: Arc<dyn Clock>,
     ) -> JobContext {
-        JobContext { shared, progress, slices, worker, peers, store, tick, failed: Rc::new(Cell::new(false)) }
+        JobContext { shared, progress, slices, worker, peers, store, clock, failed: Rc::new(Cell::new(false)) }
     }
 
     /// The same job, as the operators of another of its relations see it.
@@ -76,7 +74,12 @@ impl JobContext {
 
     /// Asks the clock for the next time: there is work that waits for one.
     pub(super) fn request_tick(&self) {
-        (self.tick)();
+        self.clock.request_tick();
+    }
+
+    /// Asks for a time when that one has come: an operator waits for it.
+    fn wake_at(&self, time: Time) {
+        self.clock.wake_at(time);
     }
 
     /// An edge of the job is level at a time. When all imports are, those who wait for the job to be
@@ -274,11 +277,12 @@ pub(super) fn drive<'scope>(
     }
     let job = job.clone();
     let mut member = job.store.join(activator.clone());
+    let inspections = job.store.inspected(&counts.path, activator.clone());
     builder.build(move |mut initial| {
         // Held until the operator is open, so that no time passes before its state is there.
         let late = if with_late { initial.pop() } else { None };
         let mut unopened = initial.pop().map(|rows| Holding { rows, late });
-        // Held to put something out when event time goes on without rows.
+        // Held to put something out when event time, or the clock, goes on without rows.
         let mut own: Option<Holding> = None;
         let mut stash = Stash::default();
         let mut closing: Option<(Holding, [Watermark; 2], [Watermark; 2])> = None;
@@ -287,6 +291,7 @@ pub(super) fn drive<'scope>(
             let mut into = (!job.failed()).then_some(&mut stash);
             receivers.iter_mut().for_each(|receive| receive(into.as_deref_mut()));
             if into.is_none() {
+                inspections.give_up();
                 return;
             }
             let Some(deadline) = job.slices.admit(job.shared.id) else {
@@ -303,7 +308,7 @@ pub(super) fn drive<'scope>(
                         if starts {
                             stash.add(holding.delayed(as_of.as_millis()), std::iter::empty());
                         }
-                        own = Some(holding).filter(|_| with_late);
+                        own = Some(holding).filter(|_| with_late || operator.is_timed());
                     }
                     None => {
                         unopened = Some(holding);
@@ -322,7 +327,15 @@ pub(super) fn drive<'scope>(
                     {
                         stash.add(own.delayed(marked.as_millis()), std::iter::empty());
                     }
-                    if member.is_due(stash.closed_upto(&frontiers)) {
+                    // So is one that the operator waits for.
+                    if let (Some(due), Some(own), Some(open)) = (operator.wakes_at(), &own, open)
+                        && due.as_millis() < open
+                    {
+                        stash.add(own.delayed(due.as_millis().max(own.time())), std::iter::empty());
+                    }
+                    let reached = stash.closed_upto(&frontiers);
+                    inspections.serve(Some(reached), &mut *operator, &job);
+                    if member.is_due(reached) {
                         match member.pass(&job, &mut *operator, deadline) {
                             Some(Step::Done) => {}
                             Some(Step::Again) => {
@@ -337,6 +350,9 @@ pub(super) fn drive<'scope>(
                         match (open, &mut own) {
                             (Some(open), Some(own)) => own.downgrade(open),
                             _ => own = None,
+                        }
+                        if let Some(due) = operator.wakes_at() {
+                            job.wake_at(due);
                         }
                         return;
                     };
@@ -358,6 +374,7 @@ pub(super) fn drive<'scope>(
                     }
                 }
                 let Some((holding, before, now)) = &closing else { return };
+                inspections.serve(None, &mut *operator, &job);
                 let mut out = Vec::new();
                 let time = Time::from_millis(holding.time());
                 let mut backend = job.store.backend.borrow_mut();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use timely::WorkerConfig;
 use timely::communication::WorkerGuards;
 
-use super::driver::TickRequest;
+use super::clock::Clock;
 use super::worker::{WorkerCommand, run};
 use crate::exec::relation::{Progress, lock};
 use crate::types::{Error, Result};
@@ -18,8 +18,8 @@ use crate::types::{Error, Result};
 pub(crate) struct ExecutorConfig {
     pub(crate) workers: usize,
     pub(crate) progress: Arc<Progress>,
-    /// Asks the clock for the next time.
-    pub(crate) tick: TickRequest,
+    /// What workers ask the clock for.
+    pub(crate) clock: Arc<dyn Clock>,
 }
 
 /// The worker threads of this process.
@@ -130,14 +130,14 @@ fn start_threads(config: &ExecutorConfig, workers: usize) -> Result<(Vec<Link>, 
         communication: timely::CommunicationConfig::Process(workers),
         worker: WorkerConfig::default().idle_spin(Duration::ZERO),
     };
-    let (progress, tick) = (Arc::clone(&config.progress), Arc::clone(&config.tick));
+    let (progress, clock) = (Arc::clone(&config.progress), Arc::clone(&config.clock));
     let guards = timely::execute(timely_config, move |worker| {
         let index = worker.index();
         // A coordinator that is gone has dropped the other end.
         let _ = lock(&announce).send((index, std::thread::current()));
         // Each thread takes its own.
         if let Some(commands) = lock(&receivers[index]).take() {
-            run(worker, &commands, Arc::clone(&progress), Arc::clone(&tick));
+            run(worker, &commands, Arc::clone(&progress), Arc::clone(&clock));
         }
     })
     .map_err(|error| Error::internal(format!("the worker threads cannot be started: {error}")))?;

@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use super::marks::Known;
 use crate::exec::aggregates::accumulator;
 use crate::exec::arrangement::Layout;
-use crate::exec::operators::{Hold, Rank};
+use crate::exec::operators::{Hold, LookupJoin, Rank, TemporalFilter, TemporalJoin};
 use crate::exec::plan::{JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::exec::relation::RelationShared;
 use crate::exec::sink::JobOutput;
@@ -75,6 +75,8 @@ impl JobSpec {
             inputs: Vec::new(),
             schema,
             closing: Vec::new(),
+            append_only: false,
+            ttl_millis: None,
         };
         let (event_times, retain_millis) = (Vec::new(), 0);
         JobPlan { nodes: vec![node], key, append_only: false, on_error: OnError::Never, event_times, retain_millis }
@@ -90,9 +92,16 @@ impl JobSpec {
             inputs: Vec::new(),
             schema: Arc::new(Schema::new(fields)),
             closing: Vec::new(),
+            append_only: false,
+            ttl_millis: None,
         };
-        let path = "root".to_owned();
-        let latest = PlanNode { path, operator: OperatorSpec::Latest, inputs: vec![0], schema, closing: Vec::new() };
+        let latest = PlanNode {
+            path: "root".to_owned(),
+            operator: OperatorSpec::Latest,
+            inputs: vec![0],
+            schema,
+            ..import.clone()
+        };
         let (nodes, event_times, retain_millis) = (vec![import, latest], Vec::new(), 0);
         JobPlan { nodes, key, append_only: false, on_error: OnError::Never, event_times, retain_millis }
     }
@@ -110,6 +119,18 @@ impl JobSpec {
             }
             if let (OperatorSpec::Hold, Some(closing)) = (&node.operator, node.closing.first()) {
                 Hold::new(OperatorId::of("", &node.path), Arc::clone(&node.schema), closing, false)?;
+            }
+            if let OperatorSpec::TemporalFilter(bounds) = &node.operator {
+                let (operator, input) = (OperatorId::of("", &node.path), &plan.nodes[node.inputs[0]].schema);
+                TemporalFilter::new(operator, input, Arc::clone(&node.schema), bounds.clone(), false)?;
+            }
+            if let OperatorSpec::LookupJoin(join) = &node.operator {
+                let schemas = [0, 1].map(|input: usize| &plan.nodes[node.inputs[input]].schema);
+                LookupJoin::new(OperatorId::of("", &node.path), schemas, Arc::clone(&node.schema), join, false)?;
+            }
+            if let OperatorSpec::TemporalJoin(join) = &node.operator {
+                let schemas = [0, 1].map(|input: usize| &plan.nodes[node.inputs[input]].schema);
+                TemporalJoin::new(OperatorId::of("", &node.path), schemas, Arc::clone(&node.schema), join, false)?;
             }
             if let OperatorSpec::Join(join) = &node.operator {
                 for (input, keys) in node.inputs.iter().zip([&join.left_keys, &join.right_keys]) {

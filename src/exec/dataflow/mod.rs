@@ -15,20 +15,25 @@
 
 mod barrier;
 mod build;
+mod clock;
 mod container;
 mod deliver;
 mod driver;
 mod exchange;
 mod executor;
 mod imports;
+mod inspect;
 mod job;
 mod marks;
+mod shared_reads;
 mod slices;
 mod worker;
 
 pub(crate) use barrier::{Barrier, Captured};
+pub(crate) use clock::Clock;
 pub(crate) use executor::{Executor, ExecutorConfig};
 pub(crate) use imports::{FeedId, FeedInput};
+pub(crate) use inspect::{Ask, Inspection};
 pub(crate) use job::{ImportKind, JobSpec, JobState, PLACE_COLUMN};
 pub(crate) use marks::{Known, Mark};
 pub(crate) use worker::{Follow, Peek, PeekAnswer, PeekRange, WorkerCommand};

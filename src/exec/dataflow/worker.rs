@@ -13,10 +13,13 @@ use tokio::sync::oneshot;
 
 use super::barrier::{Barrier, JobStore};
 use super::build::{Built, build};
-use super::driver::{JobContext, TickRequest};
+use super::clock::Clock;
+use super::driver::JobContext;
 use super::imports::{EdgeQueue, FeedId, FeedInput, FeedQueue, Local};
+use super::inspect::Inspection;
 use super::job::JobSpec;
 use super::marks::{Mark, Marks};
+use super::shared_reads::SharedReads;
 use super::slices::Slices;
 use crate::exec::arrangement::{ChangePlace, Changes, Cursor, Narrow, Selection};
 use crate::exec::relation::{Progress, lock};
@@ -40,6 +43,8 @@ pub(crate) enum WorkerCommand {
     Peek(Arc<Peek>),
     /// Read what changed, on this worker.
     Follow(Arc<Follow>),
+    /// Look into an operator, on this worker.
+    Inspect(Arc<Inspection>),
     /// End the thread.
     Shutdown,
 }
@@ -100,9 +105,10 @@ struct WorkerState {
     peers: usize,
     slices: Rc<Slices>,
     progress: Arc<Progress>,
-    tick: TickRequest,
+    clock: Arc<dyn Clock>,
     running: HashMap<RelationId, Running>,
     feeds: HashMap<FeedId, Vec<Rc<RefCell<FeedQueue>>>>,
+    reads: SharedReads,
 }
 
 /// Whoever sends a command or a message unparks the worker. What blocks while operators run can use that up unseen, and a
@@ -110,15 +116,21 @@ struct WorkerState {
 const PARK_MAX: Duration = Duration::from_millis(50);
 
 /// Runs until [`WorkerCommand::Shutdown`], or until the coordinator is gone.
-pub(super) fn run(worker: &mut Worker, commands: &Receiver<WorkerCommand>, progress: Arc<Progress>, tick: TickRequest) {
+pub(super) fn run(
+    worker: &mut Worker,
+    commands: &Receiver<WorkerCommand>,
+    progress: Arc<Progress>,
+    clock: Arc<dyn Clock>,
+) {
     let mut state = WorkerState {
         index: worker.index(),
         peers: worker.peers(),
         slices: Rc::new(Slices::new()),
         progress,
-        tick,
+        clock,
         running: HashMap::new(),
         feeds: HashMap::new(),
+        reads: SharedReads::default(),
     };
     loop {
         let commands_end = Instant::now() + COMMANDS;
@@ -133,6 +145,7 @@ pub(super) fn run(worker: &mut Worker, commands: &Receiver<WorkerCommand>, progr
                 Err(TryRecvError::Empty) => idle = true,
             }
         }
+        state.reads.expire();
         state.slices.begin();
         worker.step_or_park(Some(if idle { PARK_MAX } else { Duration::ZERO }));
     }
@@ -156,11 +169,17 @@ impl WorkerState {
             }
             WorkerCommand::Peek(peek) => self.peek(&peek),
             WorkerCommand::Follow(follow) => self.follow(&follow),
+            WorkerCommand::Inspect(inspection) => {
+                if let Some(running) = self.running.get(&inspection.job) {
+                    running.store.inspect(&inspection);
+                }
+            }
             WorkerCommand::Shutdown => {}
         }
     }
 
     fn create(&mut self, worker: &mut Worker, spec: &JobSpec) {
+        self.reads.clear();
         let backend = spec.state.as_ref().and_then(|state| lock(state.backends.get(self.index)?).take());
         // Nobody asks a job without state that is kept for it.
         let backend = backend.unwrap_or_else(|| Box::new(MemoryBackend::default()));
@@ -172,7 +191,7 @@ impl WorkerState {
             self.index,
             self.peers,
             Rc::clone(&store),
-            Arc::clone(&self.tick),
+            Arc::clone(&self.clock),
         );
         let locals =
             self.running.iter().filter_map(|(id, running)| Some((*id, Rc::clone(running.local.as_ref()?)))).collect();
@@ -196,6 +215,7 @@ impl WorkerState {
     }
 
     fn drop_relation(&mut self, worker: &mut Worker, relation: RelationId) {
+        self.reads.clear();
         let Some(running) = self.running.remove(&relation) else { return };
         for edge in &running.edges {
             edge.borrow_mut().close();
@@ -246,14 +266,18 @@ impl WorkerState {
         }
     }
 
-    fn peek(&self, peek: &Peek) {
+    fn peek(&mut self, peek: &Arc<Peek>) {
         let Some(answer) = lock(&peek.answer).take() else { return };
         // Nobody waits any more: the statement was cancelled.
         if answer.is_closed() {
             return;
         }
+        let read = match self.reads.find(peek) {
+            Some(shared) => Ok(shared),
+            None => self.read(peek).inspect(|made| self.reads.keep(peek, made)),
+        };
         // A reader that is gone meanwhile does not mind.
-        let _ = answer.send(self.read(peek));
+        let _ = answer.send(read);
     }
 
     fn local(&self, relation: RelationId) -> Result<&Rc<RefCell<Local>>> {

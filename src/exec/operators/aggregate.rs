@@ -8,26 +8,36 @@
 //! With a closing, a key has event time. Changes whose key was past before the time are late and change nothing; groups
 //! whose key is past at it are forgotten behind its changes, and, when only last rows are asked for, put out then.
 //!
+//! With a time to live, groups to which no row came for so long are forgotten, and what they showed is retracted. That is
+//! for rows that are only ever added; others expire before they come here.
+//!
 //! Stored as value state `groups`: `[i64 rows]`, then the bounded part of each aggregate in order; what
-//! grows is map state `a0`, `a1`, … of the aggregates.
+//! grows is map state `a0`, `a1`, … of the aggregates. Until when groups live is value state `deadlines`: `[i64 milliseconds of
+//! the clock]`.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions};
-use arrow::compute::{interleave, kernels::cmp::distinct};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::compute::{concat_batches, interleave, kernels::cmp::distinct, take};
 use arrow::datatypes::{DataType, SchemaRef};
 
-use super::{Context, Operator, StateSize, Step};
+use super::groups_read::{Groups, GroupsRead};
+use super::lifetimes::Lifetimes;
+use super::{Context, Inspect, InspectedPage, Operator, StateSize, Step};
 use crate::exec::aggregates::{Accumulator, Changes, accumulator};
 use crate::exec::event_time::{divide, values};
 use crate::exec::plan::{AggregateCall, Closing};
-use crate::state::{KeyIndex, RowCodec, Slot, WriteBatch, split_value_key, value_key};
-use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, SqlState, Time, Watermark};
+use crate::state::{EncodedRows, KeyIndex, RowCodec, Slot, WriteBatch, past_lost, split_value_key, value_key};
+use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, InspectionId, OperatorId, Result, SqlState, Time, Watermark};
 
 const SLOT_NAME: &str = "groups";
+const DEADLINES: &str = "deadlines";
 /// Groups that a barrier writes between two looks at the clock.
 const BARRIER_KEYS: usize = 1_024;
+/// Groups of which a page of a read has the results.
+const READ_GROUPS: usize = 4_096;
 
 /// The aggregate operator on one worker.
 #[derive(Debug)]
@@ -47,6 +57,8 @@ pub struct Aggregate {
     slots: Vec<Slot>,
     diffs: Vec<i64>,
     open: Option<OpenGroups>,
+    lives: Option<Lifetimes>,
+    reads: Vec<GroupsRead>,
 }
 
 /// Groups whose event time is not over.
@@ -149,6 +161,8 @@ impl Aggregate {
             slots: Vec::new(),
             diffs: Vec::new(),
             open: None,
+            lives: None,
+            reads: Vec::new(),
         })
     }
 
@@ -166,6 +180,12 @@ impl Aggregate {
             of_slot: Vec::new(),
         });
         Ok(self)
+    }
+
+    /// The same, with groups that are forgotten so long after their last row.
+    pub fn living(mut self, ttl_millis: u64) -> Aggregate {
+        self.lives = Some(Lifetimes::new(ttl_millis));
+        self
     }
 
     /// How many groups it keeps.
@@ -188,7 +208,7 @@ impl Aggregate {
     }
 
     /// Applies one chunk and notes what the groups that it is the first to touch showed before.
-    fn apply(&mut self, chunk: &Chunk) -> Result<()> {
+    fn apply(&mut self, chunk: &Chunk, now: Time) -> Result<()> {
         let key_columns: Vec<ArrayRef> = self.keys.iter().map(|key| Arc::clone(chunk.column(*key))).collect();
         let encoded = self.codec.encode(&key_columns, chunk.rows())?;
         let mut slots = std::mem::take(&mut self.slots);
@@ -204,6 +224,9 @@ impl Aggregate {
                     open.add(*slot, times.is_valid(row).then(|| times.value(row)));
                 }
             }
+        }
+        if let Some(lives) = &mut self.lives {
+            slots.iter().for_each(|slot| lives.renew(*slot, now));
         }
         self.note_shown(&slots)?;
         self.diffs.clear();
@@ -227,23 +250,51 @@ impl Aggregate {
         Ok(())
     }
 
-    /// The rows of all groups that are there.
-    ///
-    /// # Errors
-    /// When a result cannot be represented.
-    pub(super) fn present_rows(&mut self) -> Result<Vec<RecordBatch>> {
-        // Numbers of slots are of the type of slots. A removed one has no rows.
-        let all: Vec<Slot> = (0..self.index.slots() as Slot).filter(|slot| self.present(*slot, false)).collect();
-        let mut batches = Vec::new();
-        for slots in all.chunks(CHUNK_ROWS_MAX) {
-            let mut columns = self.codec.decode(slots.iter().map(|slot| self.index.key(*slot)))?;
-            for accumulator in &mut self.accumulators {
-                columns.push(accumulator.evaluate(slots)?);
-            }
-            let options = RecordBatchOptions::new().with_row_count(Some(slots.len()));
-            batches.push(RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?);
+    /// The rows of groups with these keys and results.
+    fn rows_of(&self, groups: &Groups) -> Result<RecordBatch> {
+        let count = groups.keys.len();
+        if count == 0 {
+            return Ok(RecordBatch::new_empty(Arc::clone(&self.schema)));
         }
-        Ok(batches)
+        let mut columns = self.codec.decode(groups.keys.iter())?;
+        columns.extend(groups.results.iter().cloned());
+        let options = RecordBatchOptions::new().with_row_count(Some(count));
+        Ok(RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?)
+    }
+
+    /// Some groups as they are, all of which are there.
+    fn groups_of(&mut self, slots: &[Slot]) -> Result<Groups> {
+        let mut keys = EncodedRows::default();
+        slots.iter().for_each(|slot| keys.push_once(self.index.key(*slot)));
+        Ok(Groups { keys, results: if slots.is_empty() { Vec::new() } else { self.results(slots)? } })
+    }
+
+    /// Puts aside what groups that are about to change are, for those who read and have not come to them. `results` are
+    /// what they show, when that is known.
+    fn put_aside(&mut self, slots: &[Slot], results: Option<&[ArrayRef]>) {
+        for at in 0..self.reads.len() {
+            let mut ahead = self.reads[at].ahead(slots);
+            ahead.retain(|position| self.present(slots[*position as usize], true));
+            if ahead.is_empty() {
+                continue;
+            }
+            let chosen: Vec<Slot> = ahead.iter().map(|position| slots[*position as usize]).collect();
+            let groups = match results {
+                None => self.groups_of(&chosen),
+                Some(results) => {
+                    let mut keys = EncodedRows::default();
+                    chosen.iter().for_each(|slot| keys.push_once(self.index.key(*slot)));
+                    let results = if chosen.len() == slots.len() {
+                        Ok(results.to_vec())
+                    } else {
+                        let picks = UInt32Array::from(ahead);
+                        results.iter().map(|column| take(column, &picks, None)).collect()
+                    };
+                    results.map(|results| Groups { keys, results }).map_err(Error::from)
+                }
+            };
+            self.reads[at].put_aside(groups);
+        }
     }
 
     fn note_shown(&mut self, slots: &[Slot]) -> Result<()> {
@@ -262,6 +313,7 @@ impl Aggregate {
             self.index.touch(*slot);
         }
         let results = if self.last_only() { Vec::new() } else { self.results(&first)? };
+        self.put_aside(&first, (!self.last_only()).then_some(results.as_slice()));
         let present = first.iter().map(|slot| self.present(*slot, true)).collect();
         self.shown.push_back(Shown { slots: first, present, results });
         Ok(())
@@ -344,7 +396,27 @@ impl Aggregate {
         for accumulator in &mut self.accumulators {
             accumulator.clear(&self.index, slot);
         }
+        if let Some(lives) = &mut self.lives {
+            lives.remove(slot);
+        }
         self.index.remove(slot);
+    }
+
+    /// Takes the rows of some groups to which none came for long; what they showed is noted. False when there is none.
+    fn expire_groups(&mut self, now: Time) -> Result<bool> {
+        let Some(lives) = &mut self.lives else { return Ok(false) };
+        let slots = lives.take_past(now, CHUNK_ROWS_MAX);
+        if slots.is_empty() {
+            return Ok(false);
+        }
+        self.note_shown(&slots)?;
+        for slot in slots {
+            self.rows[slot as usize] = 0;
+            for accumulator in &mut self.accumulators {
+                accumulator.clear(&self.index, slot);
+            }
+        }
+        Ok(true)
     }
 
     /// Forgets some groups that are over. False when there is none.
@@ -359,6 +431,7 @@ impl Aggregate {
             columns.extend(self.results(&slots)?);
             out.extend(Chunk::inserts(&RecordBatch::try_new(Arc::clone(&self.schema), columns)?));
         }
+        self.put_aside(&slots, None);
         for slot in slots {
             self.index.touch(slot);
             self.forget(slot);
@@ -390,13 +463,50 @@ fn changed_rows(old: &[ArrayRef], new: &[ArrayRef], rows: usize) -> Result<Vec<b
     Ok(changed)
 }
 
+impl Inspect for Aggregate {
+    fn begin(&mut self, id: InspectionId, _: usize) {
+        self.reads.push(GroupsRead::new(id, self.index.slots()));
+    }
+
+    fn page(&mut self, id: InspectionId, rows_max: usize, _: Instant) -> Result<InspectedPage> {
+        let rows_max = rows_max.min(READ_GROUPS);
+        let at = self.reads.iter().position(|read| read.id == id).ok_or_else(past_lost)?;
+        let aside = self.reads[at].take_aside(rows_max)?;
+        let rows = if aside.is_empty() {
+            let (rows, global) = (&self.rows, self.global.as_ref());
+            let there = |slot: Slot| global.map_or(rows[slot as usize] > 0, |global| global.shown);
+            let slots = self.reads[at].next_slots(rows_max, there);
+            let groups = self.groups_of(&slots)?;
+            self.rows_of(&groups)?
+        } else {
+            let parts = aside.iter().map(|groups| self.rows_of(groups)).collect::<Result<Vec<_>>>()?;
+            concat_batches(&self.schema, &parts)?
+        };
+        Ok(InspectedPage { rows, more: !self.reads[at].is_through() })
+    }
+
+    fn find(&mut self, _: usize, keys: &[Vec<u8>]) -> Result<RecordBatch> {
+        let slots = keys.iter().filter_map(|key| self.index.get(key));
+        let slots: Vec<Slot> = slots.filter(|slot| self.present(*slot, true)).collect();
+        let groups = self.groups_of(&slots)?;
+        self.rows_of(&groups)
+    }
+
+    fn end(&mut self, id: InspectionId) {
+        self.reads.retain(|read| read.id != id);
+    }
+}
+
 impl Operator for Aggregate {
     fn open(&mut self, cx: &mut Context<'_>) -> Result<()> {
         let damaged = || Error::new(SqlState::DataCorrupted, "a group's stored state is damaged");
-        let mut stored = Vec::new();
+        let (mut stored, mut deadlines) = (Vec::new(), Vec::new());
         cx.backend.scan(self.operator, &[], &mut |key, value| {
             if let Some(key) = split_value_key(SLOT_NAME, key) {
                 stored.push((key.to_vec(), value.to_vec()));
+            } else if let Some(key) = split_value_key(DEADLINES, key) {
+                let deadline = value.try_into().map(i64::from_le_bytes).map_err(|_| damaged())?;
+                deadlines.push((key.to_vec(), deadline));
             }
             Ok(())
         })?;
@@ -414,6 +524,11 @@ impl Operator for Aggregate {
             }
             if let Some(global) = &mut self.global {
                 global.shown = true;
+            }
+        }
+        if let Some(lives) = &mut self.lives {
+            for (key, deadline) in deadlines {
+                lives.set(self.index.get(&key).ok_or_else(damaged)?, deadline);
             }
         }
         for accumulator in &mut self.accumulators {
@@ -441,7 +556,7 @@ impl Operator for Aggregate {
         Ok(())
     }
 
-    fn close(&mut self, _: Time, out: &mut Vec<Chunk>, cx: &mut Context<'_>) -> Result<Step> {
+    fn close(&mut self, time: Time, out: &mut Vec<Chunk>, cx: &mut Context<'_>) -> Result<Step> {
         if self.starts() && self.index.is_empty() {
             self.index.insert(&[]);
             self.grow();
@@ -452,10 +567,15 @@ impl Operator for Aggregate {
                 Some(open) => {
                     let (on_time, late) = divide(chunk, open.column, cx.before[0])?;
                     cx.late.extend(late.map(|late| (0, late)));
-                    on_time.map_or(Ok(()), |chunk| self.apply(&chunk))?;
+                    on_time.map_or(Ok(()), |chunk| self.apply(&chunk, time))?;
                 }
-                None => self.apply(&chunk)?,
+                None => self.apply(&chunk, time)?,
             }
+            if cx.expired() {
+                return Ok(Step::Again);
+            }
+        }
+        while self.expire_groups(time)? {
             if cx.expired() {
                 return Ok(Step::Again);
             }
@@ -475,6 +595,14 @@ impl Operator for Aggregate {
         Ok(Step::Done)
     }
 
+    fn is_timed(&self) -> bool {
+        self.lives.is_some()
+    }
+
+    fn wakes_at(&self) -> Option<Time> {
+        self.lives.as_ref()?.next()
+    }
+
     fn barrier(&mut self, cx: &mut Context<'_>) -> Result<Step> {
         loop {
             let keys = self.index.take_changed(BARRIER_KEYS);
@@ -488,8 +616,16 @@ impl Operator for Aggregate {
                             accumulator.encode(slot, &mut value);
                         }
                         batch.put(stored, value);
+                        if let Some(lives) = &self.lives {
+                            batch.put(value_key(DEADLINES, key), lives.deadline(slot).to_le_bytes().to_vec());
+                        }
                     }
-                    None => batch.erase(stored),
+                    None => {
+                        batch.erase(stored);
+                        if self.lives.is_some() {
+                            batch.erase(value_key(DEADLINES, key));
+                        }
+                    }
                 }
             }
             cx.write(self.operator, batch)?;
@@ -515,8 +651,13 @@ impl Operator for Aggregate {
             self.accumulators.iter().for_each(|accumulator| accumulator.encode(0, &mut bounded));
         }
         let groups = self.index.len();
-        let bytes = self.index.key_bytes() + groups * (size_of::<i64>() + bounded.len());
+        let deadline = if self.lives.is_some() { size_of::<i64>() } else { 0 };
+        let bytes = self.index.key_bytes() + groups * (size_of::<i64>() + bounded.len() + deadline);
         let entries = self.accumulators.iter().map(|accumulator| accumulator.entries().bytes).sum::<usize>();
         StateSize { keys: groups, bytes: bytes + entries }
+    }
+
+    fn inspect(&mut self) -> Option<&mut dyn Inspect> {
+        Some(self)
     }
 }

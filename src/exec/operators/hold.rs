@@ -6,16 +6,19 @@
 //! Stored as value state `held`: by row, `[i64 number]`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow::array::{Array, Int64Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
 
-use super::{Context, Operator, StateSize, Step};
+use super::inspect::decoded;
+use super::{Context, Inspect, InspectedPage, Operator, StateSize, Step};
 use crate::exec::event_time::{divide, values};
 use crate::exec::plan::Closing;
-use crate::state::{RowCodec, WriteBatch, split_value_key, value_key};
-use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, SqlState, Time};
+use crate::state::{EncodedRows, Pasts, RowCodec, WriteBatch, split_value_key, value_key};
+use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, InspectionId, OperatorId, Result, SqlState, Time};
 
 const SLOT_NAME: &str = "held";
 /// Rows that a barrier writes between two looks at the clock.
@@ -35,6 +38,8 @@ pub struct Hold {
     held_bytes: usize,
     /// What changed since the last barrier, when that is asked for.
     changed: Option<BTreeSet<(i64, Arc<[u8]>)>>,
+    /// Reads of the rows held, as they were when each began.
+    pasts: Pasts,
 }
 
 impl Hold {
@@ -53,6 +58,7 @@ impl Hold {
             held: BTreeMap::new(),
             held_bytes: 0,
             changed: track.then(BTreeSet::new),
+            pasts: Pasts::default(),
         })
     }
 
@@ -66,6 +72,7 @@ impl Hold {
                 self.held_bytes += stored_bytes(&key.1);
                 0
             });
+            self.pasts.note(time, &key.1, *count);
             *count += chunk.diff(row);
             if *count == 0 {
                 self.held.remove(&key);
@@ -82,6 +89,31 @@ impl Hold {
 /// Bytes of a row with its time and count.
 fn stored_bytes(row: &[u8]) -> usize {
     row.len() + 2 * size_of::<i64>()
+}
+
+impl Inspect for Hold {
+    fn begin(&mut self, id: InspectionId, _: usize) {
+        self.pasts.begin(id);
+    }
+
+    fn page(&mut self, id: InspectionId, rows_max: usize, deadline: Instant) -> Result<InspectedPage> {
+        let behind = match self.pasts.reached(id)? {
+            Some((time, row)) => Bound::Excluded((time, Arc::from(row))),
+            None => Bound::Unbounded,
+        };
+        let live = self.held.range((behind, Bound::Unbounded)).map(|((time, row), count)| (*time, &**row, *count));
+        let (rows, more) = self.pasts.page(id, live, rows_max, deadline)?;
+        Ok(InspectedPage { rows: decoded(&rows, &self.codec, &self.schema)?, more })
+    }
+
+    // Its rows have no key but themselves.
+    fn find(&mut self, _: usize, _: &[Vec<u8>]) -> Result<RecordBatch> {
+        decoded(&EncodedRows::default(), &self.codec, &self.schema)
+    }
+
+    fn end(&mut self, id: InspectionId) {
+        self.pasts.end(id);
+    }
 }
 
 impl Operator for Hold {
@@ -128,6 +160,7 @@ impl Operator for Hold {
                 && cx.now[0].is_past(first.key().0)
             {
                 let (key, count) = first.remove_entry();
+                self.pasts.note(key.0, &key.1, count);
                 self.held_bytes -= stored_bytes(&key.1);
                 if count < 0 {
                     return Err(Error::internal("more rows were retracted than inserted"));
@@ -172,5 +205,9 @@ impl Operator for Hold {
 
     fn state_size(&self) -> StateSize {
         StateSize { keys: self.held.len(), bytes: self.held_bytes }
+    }
+
+    fn inspect(&mut self) -> Option<&mut dyn Inspect> {
+        Some(self)
     }
 }

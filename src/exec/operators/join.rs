@@ -17,6 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::buffer::NullBuffer;
@@ -24,12 +25,13 @@ use arrow::compute::{filter, filter_record_batch, take};
 use arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::physical_expr::PhysicalExpr;
 
-use super::{Context, Operator, StateSize, Step};
+use super::inspect::decoded;
+use super::{Context, Inspect, InspectedPage, Operator, StateSize, Step};
 use crate::exec::event_time::{divide, values};
 use crate::exec::plan::{Closing, JoinKind, JoinSpec};
 use crate::exec::relation::from_datafusion;
-use crate::state::{Encoded, KeyIndex, Multiset, RowCodec, Slot, WriteBatch, split_map_key};
-use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, Time, Watermark};
+use crate::state::{Encoded, EncodedRows, KeyIndex, Multiset, RowCodec, Slot, WriteBatch, past_lost, split_map_key};
+use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, InspectionId, OperatorId, Result, Time, Watermark};
 
 /// The join operator on one worker: input 0 is the left side, input 1 the right one.
 #[derive(Debug)]
@@ -51,6 +53,8 @@ pub struct Join {
     touched: Touched,
     /// Rows of both sides are needed for equally long: whether a row has a partner is known by its key alone.
     together: bool,
+    /// Who reads which side.
+    reads: Vec<(InspectionId, usize)>,
 }
 
 /// The rows of a side by event time: those without one are needed to the end.
@@ -153,6 +157,7 @@ impl Join {
             applying: None,
             touched: Touched::default(),
             together: spec.kind != JoinKind::Inner && spec.condition.is_none(),
+            reads: Vec::new(),
         })
     }
 
@@ -482,6 +487,36 @@ fn holds(condition: &dyn PhysicalExpr, batch: &RecordBatch) -> Result<BooleanArr
     })
 }
 
+impl Inspect for Join {
+    fn begin(&mut self, id: InspectionId, part: usize) {
+        if let Some(side) = self.sides.get_mut(part) {
+            side.rows.begin_read(id);
+            self.reads.push((id, part));
+        }
+    }
+
+    fn page(&mut self, id: InspectionId, rows_max: usize, deadline: Instant) -> Result<InspectedPage> {
+        let part = self.reads.iter().find(|(read, _)| *read == id).map(|(_, part)| *part);
+        let side = part.and_then(|part| self.sides.get_mut(part)).ok_or_else(past_lost)?;
+        let (rows, more) = side.rows.read(id, rows_max, deadline)?;
+        Ok(InspectedPage { rows: decoded(&rows, &side.codec, &side.schema)?, more })
+    }
+
+    fn find(&mut self, part: usize, keys: &[Vec<u8>]) -> Result<RecordBatch> {
+        let side = self.sides.get(part).ok_or_else(|| Error::internal("a join has two sides"))?;
+        let mut rows = EncodedRows::default();
+        for slot in keys.iter().filter_map(|key| self.index.get(key)) {
+            side.rows.entries(slot).try_for_each(|(row, count)| rows.push(row, count))?;
+        }
+        decoded(&rows, &side.codec, &side.schema)
+    }
+
+    fn end(&mut self, id: InspectionId) {
+        self.sides.iter_mut().for_each(|side| side.rows.end_read(id));
+        self.reads.retain(|(read, _)| *read != id);
+    }
+}
+
 impl Operator for Join {
     fn open(&mut self, cx: &mut Context<'_>) -> Result<()> {
         for side in ["l", "r"] {
@@ -567,5 +602,9 @@ impl Operator for Join {
             keys: self.sides.iter().map(|side| side.rows.total_len()).sum(),
             bytes: self.index.key_bytes() + kept.map(Multiset::total_bytes).sum::<usize>(),
         }
+    }
+
+    fn inspect(&mut self) -> Option<&mut dyn Inspect> {
+        Some(self)
     }
 }

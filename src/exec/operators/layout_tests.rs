@@ -54,6 +54,10 @@ fn every_slot_that_an_operator_writes_is_on_the_page() {
     let root = OperatorId::of("public.v", "root");
     // Those of the test's aggregates that have a map.
     check(&mut aggregate(&[0], true), root, &["groups", "a1", "a3", "a5", "a6", "a9"]);
+    let mut living = aggregate(&[0], true).living(1_000);
+    check(&mut living, root, &["groups", "deadlines", "a1", "a3", "a5", "a6", "a9"]);
+    let mut expire = Expire::new(root, input(), vec![0], 1_000, true).expect("takes the types");
+    check(&mut expire, root, &["rows", "deadlines"]);
 
     let mut joined = join(JoinKind::Full, true, true);
     let mut store = MemoryBackend::default();

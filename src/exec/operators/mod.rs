@@ -1,21 +1,32 @@
 //! Relational operators as plain structs, tested without threads.
 
 mod aggregate;
+mod expire;
 mod filter;
+mod groups_read;
 mod hold;
+mod inspect;
 mod join;
+mod lifetimes;
+mod lookup_join;
 mod project;
 mod rank;
-mod stored;
+mod temporal_filter;
+mod temporal_join;
 mod unnest;
 
 pub use aggregate::Aggregate;
+pub use expire::Expire;
 pub(crate) use filter::filter;
 pub use hold::Hold;
+pub use inspect::{Inspect, InspectedPage};
+pub(crate) use inspect::{part_columns, state_parts};
 pub use join::Join;
+pub use lookup_join::LookupJoin;
 pub(crate) use project::project;
 pub use rank::Rank;
-pub(crate) use stored::{part_columns, state_parts, stored_rows};
+pub use temporal_filter::TemporalFilter;
+pub use temporal_join::TemporalJoin;
 pub(crate) use unnest::{steps, unnest};
 
 use std::time::Instant;
@@ -104,7 +115,8 @@ pub enum Step {
 /// A stateful operator on one worker.
 ///
 /// Its driver calls `open` once, then for each time with input `push` for every chunk of that time
-/// followed by `close` until it is done, in the order of times, and `barrier` between two times.
+/// followed by `close` until it is done, in the order of times, and `barrier` between two times. A time that it waits
+/// for is closed like one with input.
 /// Only `close` changes state; its output depends on the input up to its time and on nothing else.
 /// After an error or a panic it is not called again.
 pub trait Operator: Send {
@@ -117,6 +129,17 @@ pub trait Operator: Send {
     /// True when it has output without any input: it is then closed once at its first time.
     fn starts(&self) -> bool {
         false
+    }
+
+    /// True when it does something at times of its own: it is then asked for [`Self::wakes_at`].
+    fn is_timed(&self) -> bool {
+        false
+    }
+
+    /// The next time at which it is to be closed, with input or without: after the last one that was closed. Asked after
+    /// `open` and `close`.
+    fn wakes_at(&self) -> Option<Time> {
+        None
     }
 
     /// Gathers a chunk of the next time to close; `input` counts the operator's inputs from zero.
@@ -140,9 +163,22 @@ pub trait Operator: Send {
 
     /// What it keeps now; cheap.
     fn state_size(&self) -> StateSize;
+
+    /// Itself, when its rows can be read while it works.
+    fn inspect(&mut self) -> Option<&mut dyn Inspect> {
+        None
+    }
 }
 
+#[cfg(test)]
+mod clock_tests;
+#[cfg(test)]
+mod expire_tests;
+#[cfg(test)]
+mod inspect_tests;
 #[cfg(test)]
 mod layout_tests;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod version_tests;

@@ -9,19 +9,21 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::compute::{concat, take, take_record_batch};
 use arrow::datatypes::SchemaRef;
 use hashbrown::HashMap;
 
-use super::{Context, Operator, StateSize, Step};
+use super::inspect::decoded;
+use super::{Context, Inspect, InspectedPage, Operator, StateSize, Step};
 use crate::exec::plan::{RankSpec, Show};
 use crate::exec::relation::from_datafusion;
-use crate::state::{KeyIndex, Multiset, RowCodec, Slot, WriteBatch, split_map_key};
-use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, Time};
+use crate::state::{EncodedRows, KeyIndex, Multiset, RowCodec, Slot, WriteBatch, split_map_key};
+use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, InspectionId, OperatorId, Result, Time};
 
-pub(super) const SLOT_NAME: &str = "rows";
+const SLOT_NAME: &str = "rows";
 
 /// The operator on one worker.
 #[derive(Debug)]
@@ -229,6 +231,29 @@ impl Rank {
     }
 }
 
+impl Inspect for Rank {
+    fn begin(&mut self, id: InspectionId, _: usize) {
+        self.rows.begin_read(id);
+    }
+
+    fn page(&mut self, id: InspectionId, rows_max: usize, deadline: Instant) -> Result<InspectedPage> {
+        let (rows, more) = self.rows.read(id, rows_max, deadline)?;
+        Ok(InspectedPage { rows: decoded(&rows, &self.row_codec, &self.input)?, more })
+    }
+
+    fn find(&mut self, _: usize, keys: &[Vec<u8>]) -> Result<RecordBatch> {
+        let mut rows = EncodedRows::default();
+        for slot in keys.iter().filter_map(|key| self.index.get(key)) {
+            self.rows.entries(slot).try_for_each(|(row, count)| rows.push(row, count))?;
+        }
+        decoded(&rows, &self.row_codec, &self.input)
+    }
+
+    fn end(&mut self, id: InspectionId) {
+        self.rows.end_read(id);
+    }
+}
+
 impl Operator for Rank {
     fn open(&mut self, cx: &mut Context<'_>) -> Result<()> {
         let index = &mut self.index;
@@ -273,5 +298,9 @@ impl Operator for Rank {
 
     fn state_size(&self) -> StateSize {
         StateSize { keys: self.rows.total_len(), bytes: self.index.key_bytes() + self.rows.total_bytes() }
+    }
+
+    fn inspect(&mut self) -> Option<&mut dyn Inspect> {
+        Some(self)
     }
 }

@@ -15,7 +15,7 @@ use super::*;
 use crate::exec::arrangement::{Arrangement, Cursor, Layout, Needs, Selection};
 use crate::exec::plan::{AggregateCall, AggregateFunction, Closing, EventTime, JoinKind, JoinSpec};
 use crate::state::MemoryBackend;
-use crate::types::OperatorId;
+use crate::types::{InspectionId, OperatorId};
 
 pub(super) fn input() -> SchemaRef {
     Arc::new(Schema::new(vec![
@@ -70,7 +70,7 @@ pub(super) fn aggregate(keys: &[usize], track: bool) -> Aggregate {
     Aggregate::new(operator, &input(), schema, keys.to_vec(), calls, true, track).expect("takes the types")
 }
 
-fn print(batch: &RecordBatch) -> Vec<String> {
+pub(super) fn print(batch: &RecordBatch) -> Vec<String> {
     let options = FormatOptions::default().with_null("∅");
     let columns: Vec<ArrayFormatter<'_>> =
         batch.columns().iter().map(|column| ArrayFormatter::try_new(column, &options).expect("printable")).collect();
@@ -79,7 +79,7 @@ fn print(batch: &RecordBatch) -> Vec<String> {
 }
 
 /// The sum of changes per printed row.
-fn consolidated(chunks: &[Chunk]) -> BTreeMap<String, i64> {
+pub(super) fn consolidated(chunks: &[Chunk]) -> BTreeMap<String, i64> {
     let mut rows = BTreeMap::new();
     for chunk in chunks {
         for (row, line) in print(chunk.batch()).into_iter().enumerate() {
@@ -90,7 +90,7 @@ fn consolidated(chunks: &[Chunk]) -> BTreeMap<String, i64> {
     rows
 }
 
-fn soon() -> Instant {
+pub(super) fn soon() -> Instant {
     Instant::now() + Duration::from_secs(3_600)
 }
 
@@ -118,7 +118,7 @@ pub(super) fn barrier(operator: &mut dyn Operator, backend: &mut MemoryBackend) 
 }
 
 /// Random inserts, and retractions of rows that are there; all gone at the end.
-fn history(seed: u64) -> Vec<Vec<(InputRow, i64)>> {
+pub(super) fn history(seed: u64) -> Vec<Vec<(InputRow, i64)>> {
     let mut random = StdRng::seed_from_u64(seed);
     let mut present: Vec<InputRow> = Vec::new();
     let mut times: Vec<Vec<(InputRow, i64)>> = (0..30)
@@ -653,6 +653,39 @@ mod event_time {
         };
         store.scan(OperatorId::of("v", "root"), &[], count).expect("is in memory");
         assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn rows_that_are_held_back_are_read_as_they_were() {
+        for seed in 0..20 {
+            let (mut operator, mut store) = (hold(), MemoryBackend::default());
+            let mut kept: BTreeMap<String, i64> = BTreeMap::new();
+            let mut reads: Vec<(BTreeMap<String, i64>, BTreeMap<String, i64>)> = Vec::new();
+            let mut before = Watermark::NONE;
+            let page = |operator: &mut Hold, id: usize, found: &mut BTreeMap<String, i64>| {
+                let page = operator.page(InspectionId(id as u64), 1, soon()).expect("kept");
+                print(&page.rows).into_iter().for_each(|row| *found.entry(row).or_insert(0) += 1);
+                page.more
+            };
+            for (rows, now) in windows(seed) {
+                operator.begin(InspectionId(reads.len() as u64), 0);
+                reads.push((kept.clone(), BTreeMap::new()));
+                let (out, late) = step(&mut operator, &mut store, &rows, (before, now));
+                before = now;
+                let gone = out.into_iter().chain(late).map(|(row, diff)| (row, -diff));
+                for (row, diff) in consolidated(&timed(&rows)).into_iter().chain(gone) {
+                    *kept.entry(row).or_insert(0) += diff;
+                }
+                kept.retain(|_, count| *count != 0);
+                for (id, (_, found)) in reads.iter_mut().enumerate() {
+                    page(&mut operator, id, found);
+                }
+            }
+            for (id, (expected, mut found)) in reads.into_iter().enumerate() {
+                while page(&mut operator, id, &mut found) {}
+                assert_eq!(found, expected, "seed {seed}, read {id}");
+            }
+        }
     }
 
     /// `r.w BETWEEN l.w AND l.w + 3` microseconds, over the columns of both sides.

@@ -159,16 +159,20 @@ fn queryable_state() -> Vec<(String, Value)> {
         .collect();
     let rows = || {
         let part = query("part", "string", "The part of its state, where there are several: left, right");
-        let fresh = query("fresh", "boolean", "true: as of now, for which the state is captured");
         let columns = query("columns", "string", "Names with commas between; all when absent");
         let filter = query("filter", "string", "A predicate in SQL");
         let limit = query("limit", "integer", "The most rows");
-        json!([in_path("job"), in_path("operator"), part, fresh, columns, filter, limit])
+        let order = query(
+            "order",
+            "string",
+            "Columns with commas between, each with desc behind it when the greatest comes first",
+        );
+        json!([in_path("job"), in_path("operator"), part, columns, filter, order, limit])
     };
     let operator = "/api/v1/jobs/{job}/operators/{operator}";
     let list = get("The operators of a job that keep state", json!([in_path("job")]), json_type);
     paths.push(("/api/v1/jobs/{job}/operators".to_owned(), list));
-    paths.push((operator.to_owned(), get("Rows of an operator's state, as of its last capture", rows(), json_type)));
+    paths.push((operator.to_owned(), get("Rows of an operator's state", rows(), json_type)));
     paths.push((format!("{operator}/scan.arrow"), get("The same as one Arrow IPC stream", rows(), arrow)));
     let export = get("A job's state as one canonical Arrow stream", json!([in_path("job")]), arrow);
     paths.push(("/api/v1/state/export/job/{job}".to_owned(), export));

@@ -115,13 +115,14 @@ impl Parameters {
         Ok(key)
     }
 
-    /// The parameters of a read of an operator's state: its part, whether a new capture is wanted, and the rest.
-    pub(super) fn operator(mut self) -> Result<(Option<String>, bool, ScanRequest), ApiError> {
-        let (part, fresh) = (self.take("part"), flag(&mut self, "fresh")?.unwrap_or(false));
+    /// The parameters of a read of an operator's state: its part, and the rest.
+    pub(super) fn operator(mut self) -> Result<(Option<String>, ScanRequest), ApiError> {
+        let part = self.take("part");
         let key = Some(self.keys()?).filter(|key| !key.is_empty());
-        let (columns, filter, limit) = (self.columns()?, self.take("filter"), number(&mut self, "limit")?);
-        self.finish("key, key.<column>, columns, filter, limit, part, fresh")?;
-        Ok((part, fresh, ScanRequest { key, columns, filter, limit, ..ScanRequest::default() }))
+        let (columns, filter, order) = (self.columns()?, self.take("filter"), self.order()?);
+        let limit = number(&mut self, "limit")?;
+        self.finish("key, key.<column>, columns, filter, order, limit, part")?;
+        Ok((part, ScanRequest { key, columns, filter, order, limit, ..ScanRequest::default() }))
     }
 
     fn columns(&mut self) -> Result<Option<Vec<String>>, ApiError> {

@@ -211,11 +211,13 @@ async fn operator_scan(shared: &Shared, path: OperatorPath, query: Option<&str>)
         Ok(Path(names)) => names,
         Err(rejection) => return Err(ApiError::malformed(rejection.body_text())),
     };
-    let (part, fresh, request) = Parameters::parse(query)?.operator()?;
-    in_time(shared.engine.operator_rows(&job, &operator, part.as_deref(), fresh, request)).await
+    let (part, request) = Parameters::parse(query)?.operator()?;
+    let by_key = request.key.is_some();
+    let rows = in_time(shared.engine.operator_rows(&job, &operator, part.as_deref(), request)).await;
+    rows.map_err(|error| if by_key { malformed_key(error) } else { error })
 }
 
-/// Rows of an operator's state, as of the job's last capture.
+/// Rows of an operator's state.
 pub(super) async fn operator(
     State(shared): State<Shared>,
     path: OperatorPath,

@@ -101,6 +101,12 @@ impl Lowering<'_> {
             }
         };
         let (mut on, conditions) = split(join)?;
+        if let Some(lowered) = self.lookup_join(join, &on, &conditions, path)? {
+            return Ok(lowered);
+        }
+        if let Some(lowered) = self.temporal_join(join, &on, &conditions, path)? {
+            return Ok(lowered);
+        }
         let (mut left_plan, mut right_plan) = (&join.left, &join.right);
         if swapped {
             std::mem::swap(&mut left_plan, &mut right_plan);
@@ -140,9 +146,10 @@ impl Lowering<'_> {
                 && right.lowered.append_only,
             bounded: left.lowered.bounded && right.lowered.bounded,
         };
-        if !result.bounded {
+        if !result.bounded && !self.expires {
             self.notices.push(format!(
-                "a join over a source that never ends keeps the rows of both sides, which can grow for ever (operator {path})"
+                "a join over a source that never ends keeps the rows of both sides, which can grow for ever (operator {path}); \
+                 WITH (state_ttl = '1 day') would bound it"
             ));
         }
         let inputs = vec![left.lowered.index, right.lowered.index];
