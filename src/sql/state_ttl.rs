@@ -31,13 +31,14 @@ pub(crate) fn expire(nodes: Vec<PlanNode>, ttl_millis: u64) -> Result<Vec<PlanNo
         if node.closing.is_empty() {
             bounded |= expiring.bound(&mut node);
         }
+        expiring.check_added(&node)?;
         node.append_only &= node.inputs.iter().all(|input| expiring.append_only(*input)) && node.ttl_millis.is_none();
         places.push(expiring.nodes.len());
         expiring.nodes.push(node);
     }
     if !bounded {
         return Err(Error::new(SqlState::InvalidParameterValue, "state_ttl has nothing to bound")
-            .detail("No operator of the query keeps state that grows with its input.")
+            .detail("No operator of the query keeps groups, partitions or the rows of a join that could be forgotten.")
             .hint("Leave state_ttl out."));
     }
     Ok(expiring.nodes)
@@ -51,6 +52,20 @@ struct Expiring {
 impl Expiring {
     fn append_only(&self, node: usize) -> bool {
         self.nodes.get(node).is_some_and(|node| node.append_only)
+    }
+
+    /// Joins with the rows of a time take rows that are only added; what expires is taken away.
+    fn check_added(&self, node: &PlanNode) -> Result<()> {
+        let added = match &node.operator {
+            OperatorSpec::LookupJoin(_) => node.inputs.first(),
+            OperatorSpec::TemporalJoin(_) => node.inputs.get(1),
+            _ => None,
+        };
+        if added.is_none_or(|input| self.append_only(*input)) {
+            return Ok(());
+        }
+        let refused = Error::unsupported("state_ttl of what a join FOR SYSTEM_TIME AS OF reads is not supported");
+        Err(refused.hint("Make that part a materialized view of its own, or leave state_ttl out."))
     }
 
     /// Bounds what an operator keeps; false when there is nothing.
