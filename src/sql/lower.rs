@@ -158,6 +158,13 @@ impl Lowering<'_> {
         self.nodes.len() - 1
     }
 
+    /// A filter that puts out all columns of its input.
+    fn push_filter(&mut self, path: &str, predicate: Arc<dyn PhysicalExpr>, input: usize) -> usize {
+        let schema = self.schema_of(input);
+        let operator = OperatorSpec::Filter { predicate, columns: (0..schema.fields().len()).collect() };
+        self.push(path, operator, vec![input], schema)
+    }
+
     fn schema_of(&self, index: usize) -> SchemaRef {
         self.nodes.get(index).map_or_else(|| Arc::new(Schema::empty()), |node| Arc::clone(&node.schema))
     }
@@ -313,9 +320,7 @@ impl Lowering<'_> {
         let mut lowered = self.node(&filter.input, &paths.next().unwrap_or_else(|| path.to_owned()))?;
         for (step, path) in steps.iter().zip(paths) {
             let predicate = self.expression(step, filter.input.schema())?;
-            let schema = self.schema_of(lowered.index);
-            let operator = OperatorSpec::Filter { predicate, columns: (0..schema.fields().len()).collect() };
-            lowered.index = self.push(&path, operator, vec![lowered.index], schema);
+            lowered.index = self.push_filter(&path, predicate, lowered.index);
         }
         Ok(lowered)
     }

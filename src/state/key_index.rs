@@ -4,7 +4,10 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
+use super::backend::StateBackend;
 use super::key_encoding::Encoded;
+use super::layout::split_map_key;
+use crate::types::{OperatorId, Result};
 
 /// A place in an operator's columns of state. Slots of removed keys are used again.
 pub type Slot = u32;
@@ -98,6 +101,19 @@ impl KeyIndex {
             }
             self.free.push(slot);
         }
+    }
+
+    /// Takes in the keys of a stored map table.
+    ///
+    /// # Errors
+    /// XX001 when a stored key is damaged.
+    pub fn load_map_keys(&mut self, slot_name: &str, operator: OperatorId, backend: &dyn StateBackend) -> Result<()> {
+        backend.scan(operator, &[], &mut |stored, _| {
+            if let Some((key, _)) = split_map_key(slot_name, stored)? {
+                self.insert(key);
+            }
+            Ok(())
+        })
     }
 
     /// Notes that the value of a slot in use changes or goes.

@@ -151,6 +151,31 @@ class Server:
         return int(re.search(r"^VmRSS:\s+(\d+) kB$", status, re.M)[1]) * 1024
 
 
+class Background:
+    """Takes one step after the other on a session of its own while its block runs; `failure` is what a step raised."""
+
+    def __init__(self, server):
+        self.server, self.failure = server, None
+        self.stopping = threading.Event()
+        self.thread = threading.Thread(target=self.run)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stopping.set()
+        self.thread.join(120)
+
+    def run(self):
+        try:
+            with self.server.connect() as connection:
+                while not self.stopping.is_set():
+                    self.step(connection)
+        except BaseException as error:
+            self.failure = error
+
+
 def rows(connection, query):
     return connection.execute(query).fetchall()
 

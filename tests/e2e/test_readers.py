@@ -11,7 +11,7 @@ import time
 import urllib.parse
 from pathlib import Path
 
-from harness import LONG, Server, one, rows
+from harness import LONG, Background, Server, one, rows
 from test_scan import MEMORY_BYTES_MAX, Memory
 
 ROWS = 5_000_000 if LONG else 200_000
@@ -33,31 +33,17 @@ def upsert(start, sign):
     )
 
 
-class Writer:
-    """Writes until it is stopped, and knows how many statements were answered."""
+class Writer(Background):
+    """Writes, and knows how many statements were answered."""
 
     def __init__(self, server):
-        self.server, self.statements, self.failure = server, 0, None
-        self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self.run)
+        super().__init__(server)
+        self.statements = 0
 
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopping.set()
-        self.thread.join(120)
-
-    def run(self):
-        try:
-            with self.server.connect() as connection:
-                while not self.stopping.is_set():
-                    start = (self.statements * BATCH) % (ROWS - BATCH + 1) // 2 * 2
-                    connection.execute(upsert(start, self.statements + 1))
-                    self.statements += 1
-        except BaseException as error:
-            self.failure = error
+    def step(self, connection):
+        start = (self.statements * BATCH) % (ROWS - BATCH + 1) // 2 * 2
+        connection.execute(upsert(start, self.statements + 1))
+        self.statements += 1
 
 
 def spent(server):

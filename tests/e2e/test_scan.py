@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.compute
 import pyarrow.ipc
 
-from harness import LONG, Server, one
+from harness import LONG, Background, Server, one
 
 ROWS = 5_000_000 if LONG else 1_000_000
 SLICE = 250_000
@@ -40,37 +40,18 @@ def fill(connection):
     connection.execute("CREATE MATERIALIZED VIEW seen AS SELECT id, amount, version, name, price, at FROM big")
 
 
-class Writer:
+class Writer(Background):
     """Moves amounts within pairs of rows, `2p` and `2p + 1`: each statement gives its pairs opposite
     amounts and its own number as their version. So amounts always add up to 0, and the versions of a
     read say exactly which statements it has seen."""
 
     def __init__(self, server, seed):
-        self.server = server
+        super().__init__(server)
         self.choose = random.Random(seed)
         self.statements = [[]]
         self.acknowledged = 0
-        self.failure = None
-        self.stopping = threading.Event()
-        self.thread = threading.Thread(target=self.run)
 
-    def __enter__(self):
-        self.thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self.stopping.set()
-        self.thread.join(60)
-
-    def run(self):
-        try:
-            with self.server.connect() as connection:
-                while not self.stopping.is_set():
-                    self.write(connection)
-        except BaseException as error:
-            self.failure = error
-
-    def write(self, connection):
+    def step(self, connection):
         pairs = self.choose.sample(range(ROWS // 2), PAIRS_PER_WRITE)
         version = len(self.statements)
         self.statements.append(pairs)

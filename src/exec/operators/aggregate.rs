@@ -19,12 +19,13 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::compute::{concat_batches, interleave, kernels::cmp::distinct, take};
 use arrow::datatypes::{DataType, SchemaRef};
 
 use super::groups_read::{Groups, GroupsRead};
 use super::lifetimes::Lifetimes;
+use super::rows::to_chunks;
 use super::{Context, Inspect, InspectedPage, Operator, StateSize, Step};
 use crate::exec::aggregates::{Accumulator, Changes, accumulator};
 use crate::exec::event_time::{divide, values};
@@ -367,9 +368,7 @@ impl Aggregate {
             for (old, new) in shown.results.iter().zip(&results) {
                 columns.push(interleave(&[old, new], &picks)?);
             }
-            let options = RecordBatchOptions::new().with_row_count(Some(picks.len()));
-            let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
-            out.extend(Chunk::changes(&batch, &Int64Array::from(diffs)));
+            out.extend(to_chunks(&self.schema, columns, diffs)?);
         }
         self.settle(slots);
         if let Some(global) = &mut self.global {

@@ -11,12 +11,13 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, UInt32Array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::SchemaRef;
 
 use super::inspect::decoded;
 use super::lifetimes::Lifetimes;
+use super::rows::to_chunks;
 use super::{Context, Inspect, InspectedPage, Operator, StateSize, Step};
 use crate::exec::consolidate::consolidate;
 use crate::state::{EncodedRows, KeyIndex, Multiset, RowCodec, WriteBatch, split_value_key, value_key};
@@ -132,9 +133,7 @@ impl Expire {
             self.index.remove(slot);
         }
         let columns = self.row_codec.decode(rows.iter().map(|row| &**row))?;
-        let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
-        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
-        out.extend(Chunk::changes(&batch, &Int64Array::from(diffs)));
+        out.extend(to_chunks(&self.schema, columns, diffs)?);
         Ok(true)
     }
 }

@@ -20,17 +20,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array};
-use arrow::buffer::NullBuffer;
 use arrow::compute::{filter, filter_record_batch, take};
 use arrow::datatypes::{Int64Type, SchemaRef};
 use datafusion::physical_expr::PhysicalExpr;
 
 use super::inspect::decoded;
+use super::rows::{null_keys, to_chunks};
 use super::{Context, Inspect, InspectedPage, Operator, StateSize, Step};
 use crate::exec::event_time::{divide, values};
 use crate::exec::plan::{Closing, JoinKind, JoinSpec};
 use crate::exec::relation::from_datafusion;
-use crate::state::{Encoded, EncodedRows, KeyIndex, Multiset, RowCodec, Slot, WriteBatch, past_lost, split_map_key};
+use crate::state::{Encoded, EncodedRows, KeyIndex, Multiset, RowCodec, Slot, WriteBatch, past_lost};
 use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, InspectionId, OperatorId, Result, Time, Watermark};
 
 /// The join operator on one worker: input 0 is the left side, input 1 the right one.
@@ -223,11 +223,7 @@ impl Join {
         let keys: Vec<ArrayRef> = this.keys.iter().map(|key| Arc::clone(chunk.column(*key))).collect();
         let encoded = self.key_codec.encode(&keys, chunk.rows())?;
         let rows = this.codec.encode(chunk.batch().columns(), chunk.rows())?;
-        let nulls = if self.nulls_equal {
-            None
-        } else {
-            keys.iter().fold(None, |nulls, key| NullBuffer::union(nulls.as_ref(), key.logical_nulls().as_ref()))
-        };
+        let nulls = if self.nulls_equal { None } else { null_keys(&keys) };
         let slots: Vec<Option<Slot>> = (0..chunk.rows())
             .map(|row| {
                 let partnerless = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
@@ -466,9 +462,7 @@ fn alone_rows(
         .map(|field| arrow::array::new_null_array(field.data_type(), diffs.len()))
         .collect();
     let columns = if side == 0 { [own, others] } else { [others, own] }.concat();
-    let options = RecordBatchOptions::new().with_row_count(Some(diffs.len()));
-    let batch = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?;
-    Ok(Chunk::changes(&batch, &Int64Array::from(diffs)))
+    to_chunks(schema, columns, diffs)
 }
 
 fn take_columns(chunk: &Chunk, rows: Vec<u32>) -> Result<Vec<ArrayRef>> {
@@ -519,14 +513,8 @@ impl Inspect for Join {
 
 impl Operator for Join {
     fn open(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        for side in ["l", "r"] {
-            let index = &mut self.index;
-            cx.backend.scan(self.operator, &[], &mut |stored, _| {
-                if let Some((key, _)) = split_map_key(side, stored)? {
-                    index.insert(key);
-                }
-                Ok(())
-            })?;
+        for slot_name in ["l", "r"] {
+            self.index.load_map_keys(slot_name, self.operator, cx.backend)?;
         }
         self.grow();
         for side in &mut self.sides {

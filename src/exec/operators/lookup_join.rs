@@ -8,14 +8,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array, new_null_array};
-use arrow::buffer::NullBuffer;
+use arrow::array::{ArrayRef, UInt32Array};
 use arrow::compute::take;
 use arrow::datatypes::SchemaRef;
 
+use super::rows::{decoded_or_null, null_keys, to_chunks};
 use super::{Context, Operator, StateSize, Step};
 use crate::exec::plan::LookupJoinSpec;
-use crate::state::{Encoded, KeyIndex, Multiset, RowCodec, Slot, WriteBatch, split_map_key};
+use crate::state::{Encoded, KeyIndex, Multiset, RowCodec, Slot, WriteBatch};
 use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, Time, Watermark};
 
 /// The operator on one worker: input 0 are the rows, input 1 what they meet.
@@ -96,8 +96,7 @@ impl LookupJoin {
         let side = &self.sides[at];
         let keys: Vec<ArrayRef> = side.keys.iter().map(|key| Arc::clone(chunk.column(*key))).collect();
         let encoded = self.key_codec.encode(&keys, chunk.rows())?;
-        let nulls =
-            keys.iter().fold(None, |nulls, key| NullBuffer::union(nulls.as_ref(), key.logical_nulls().as_ref()));
+        let nulls = null_keys(&keys);
         let mut slots = Vec::with_capacity(chunk.rows());
         for row in 0..chunk.rows() {
             let partnerless = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
@@ -150,14 +149,13 @@ impl LookupJoin {
             return Ok(false);
         }
         let columns = left.codec.decode(waiting.iter().map(|(_, row, _)| &**row))?;
-        let counts = Int64Array::from_iter_values(waiting.iter().map(|(.., count)| *count));
-        let options = RecordBatchOptions::new().with_row_count(Some(waiting.len()));
-        let batch = RecordBatch::try_new_with_options(Arc::clone(&left.schema), columns, &options)?;
+        let counts = waiting.iter().map(|(.., count)| *count).collect();
+        let resumed = to_chunks(&left.schema, columns, counts)?;
         for (slot, row, count) in waiting {
             self.sides[0].rows.add(&self.index, slot, &row, -count);
             self.drop_empty(slot);
         }
-        self.pending[0].extend(Chunk::changes(&batch, &counts));
+        self.pending[0].extend(resumed);
         Ok(true)
     }
 
@@ -184,41 +182,17 @@ impl LookupJoin {
             let places = UInt32Array::from(rows[part.clone()].to_vec());
             let own = work.chunk.batch().columns().iter().map(|column| take(column, &places, None));
             let mut columns = own.collect::<std::result::Result<Vec<ArrayRef>, _>>()?;
-            columns.extend(partner_columns(right, &partners[part.clone()])?);
-            let options = RecordBatchOptions::new().with_row_count(Some(part.len()));
-            let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
-            out.extend(Chunk::changes(&batch, &Int64Array::from(diffs[part].to_vec())));
+            columns.extend(decoded_or_null(&right.schema, &right.codec, &partners[part.clone()])?);
+            out.extend(to_chunks(&self.schema, columns, diffs[part].to_vec())?);
         }
         Ok(())
     }
 }
 
-/// The columns of partners; NULLs where there is none.
-fn partner_columns(right: &Side, partners: &[Option<&[u8]>]) -> Result<Vec<ArrayRef>> {
-    let found: Vec<&[u8]> = partners.iter().flatten().copied().collect();
-    if found.is_empty() {
-        let fields = right.schema.fields().iter();
-        return Ok(fields.map(|field| new_null_array(field.data_type(), partners.len())).collect());
-    }
-    let columns = right.codec.decode(found.iter().copied())?;
-    if found.len() == partners.len() {
-        return Ok(columns);
-    }
-    let mut next = 0..;
-    let places: UInt32Array = partners.iter().map(|partner| partner.and_then(|_| next.next())).collect();
-    Ok(columns.iter().map(|column| take(column, &places, None)).collect::<std::result::Result<_, _>>()?)
-}
-
 impl Operator for LookupJoin {
     fn open(&mut self, cx: &mut Context<'_>) -> Result<()> {
         for slot_name in ["l", "r"] {
-            let index = &mut self.index;
-            cx.backend.scan(self.operator, &[], &mut |stored, _| {
-                if let Some((key, _)) = split_map_key(slot_name, stored)? {
-                    index.insert(key);
-                }
-                Ok(())
-            })?;
+            self.index.load_map_keys(slot_name, self.operator, cx.backend)?;
         }
         self.grow();
         for side in &mut self.sides {

@@ -11,6 +11,7 @@ mod lifetimes;
 mod lookup_join;
 mod project;
 mod rank;
+mod rows;
 mod temporal_filter;
 mod temporal_join;
 mod unnest;

@@ -11,16 +11,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::compute::{concat, take, take_record_batch};
 use arrow::datatypes::SchemaRef;
 use hashbrown::HashMap;
 
 use super::inspect::decoded;
+use super::rows::to_chunks;
 use super::{Context, Inspect, InspectedPage, Operator, StateSize, Step};
 use crate::exec::plan::{RankSpec, Show};
 use crate::exec::relation::from_datafusion;
-use crate::state::{EncodedRows, KeyIndex, Multiset, RowCodec, Slot, WriteBatch, split_map_key};
+use crate::state::{EncodedRows, KeyIndex, Multiset, RowCodec, Slot, WriteBatch};
 use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, InspectionId, OperatorId, Result, Time};
 
 const SLOT_NAME: &str = "rows";
@@ -216,9 +217,7 @@ impl Rank {
                 let picks = UInt32Array::from(picks);
                 let columns =
                     shown.rows.columns().iter().map(|column| take(column, &picks, None)).collect::<Result<_, _>>()?;
-                let options = RecordBatchOptions::new().with_row_count(Some(diffs.len()));
-                let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options)?;
-                out.extend(Chunk::changes(&batch, &Int64Array::from(diffs)));
+                out.extend(to_chunks(&self.schema, columns, diffs)?);
             }
         }
         for slot in slots {
@@ -256,13 +255,7 @@ impl Inspect for Rank {
 
 impl Operator for Rank {
     fn open(&mut self, cx: &mut Context<'_>) -> Result<()> {
-        let index = &mut self.index;
-        cx.backend.scan(self.operator, &[], &mut |stored, _| {
-            if let Some((key, _)) = split_map_key(SLOT_NAME, stored)? {
-                index.insert(key);
-            }
-            Ok(())
-        })?;
+        self.index.load_map_keys(SLOT_NAME, self.operator, cx.backend)?;
         self.grow();
         self.rows.load(&self.index, self.operator, cx.backend)
     }

@@ -14,18 +14,16 @@ use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, Int64Array, RecordBatch, RecordBatchOptions, TimestampMicrosecondArray, UInt32Array,
-    new_null_array,
-};
+use arrow::array::{Array, ArrayRef, TimestampMicrosecondArray, UInt32Array};
 use arrow::buffer::NullBuffer;
 use arrow::compute::take;
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 
+use super::rows::{decoded_or_null, null_keys, to_chunks};
 use super::{Context, Operator, StateSize, Step};
 use crate::exec::event_time::{divide, values};
 use crate::exec::plan::{Closing, TemporalJoinSpec};
-use crate::state::{Encoded, KeyIndex, Multiset, RowCodec, Slot, WriteBatch, split_map_key};
+use crate::state::{Encoded, KeyIndex, Multiset, RowCodec, Slot, WriteBatch};
 use crate::types::{CHUNK_ROWS_MAX, Chunk, Error, OperatorId, Result, Time, Watermark};
 
 /// A time as entries begin with it, or an entry.
@@ -151,10 +149,7 @@ impl TemporalJoin {
         let time = chunk.column(side.time);
         let columns: Vec<ArrayRef> = std::iter::once(time).chain(chunk.batch().columns()).cloned().collect();
         let rows = side.codec.encode(&columns, chunk.rows())?;
-        let nulls = keys
-            .iter()
-            .chain([time])
-            .fold(None, |nulls, key| NullBuffer::union(nulls.as_ref(), key.logical_nulls().as_ref()));
+        let nulls = NullBuffer::union(null_keys(&keys).as_ref(), time.logical_nulls().as_ref());
         let slots = (0..chunk.rows())
             .map(|row| {
                 let partnerless = nulls.as_ref().is_some_and(|nulls| nulls.is_null(row));
@@ -195,8 +190,8 @@ impl TemporalJoin {
                 .iter()
                 .map(|column| take(column, &shown, None))
                 .collect::<std::result::Result<Vec<ArrayRef>, _>>()?;
-            columns.extend(version_columns(right, &versions)?);
-            out.extend(changes(schema, columns, diffs)?);
+            columns.extend(decoded_or_null(&right.schema, &right.codec, &versions)?);
+            out.extend(to_chunks(schema, columns, diffs)?);
         }
         for (row, slot) in slots.iter().enumerate() {
             let Some(slot) = *slot else { continue };
@@ -269,8 +264,8 @@ impl TemporalJoin {
         for part in (0..rows.len()).step_by(CHUNK_ROWS_MAX) {
             let part = part..rows.len().min(part + CHUNK_ROWS_MAX);
             let mut columns = left.codec.decode(rows[part.clone()].iter().copied())?.split_off(1);
-            columns.extend(version_columns(right, &versions[part.clone()])?);
-            out.extend(changes(schema, columns, diffs[part].to_vec())?);
+            columns.extend(decoded_or_null(&right.schema, &right.codec, &versions[part.clone()])?);
+            out.extend(to_chunks(schema, columns, diffs[part].to_vec())?);
         }
         Ok(())
     }
@@ -312,38 +307,10 @@ impl TemporalJoin {
     }
 }
 
-/// The columns of versions; NULLs where there is none.
-fn version_columns(right: &Side, versions: &[Option<&[u8]>]) -> Result<Vec<ArrayRef>> {
-    let found: Vec<&[u8]> = versions.iter().flatten().copied().collect();
-    if found.is_empty() {
-        let fields = right.schema.fields().iter();
-        return Ok(fields.map(|field| new_null_array(field.data_type(), versions.len())).collect());
-    }
-    let columns = right.codec.decode(found.iter().copied())?.split_off(1);
-    if found.len() == versions.len() {
-        return Ok(columns);
-    }
-    let mut next = 0..;
-    let places: UInt32Array = versions.iter().map(|version| version.and_then(|_| next.next())).collect();
-    Ok(columns.iter().map(|column| take(column, &places, None)).collect::<std::result::Result<_, _>>()?)
-}
-
-fn changes(schema: &SchemaRef, columns: Vec<ArrayRef>, diffs: Vec<i64>) -> Result<Vec<Chunk>> {
-    let options = RecordBatchOptions::new().with_row_count(Some(diffs.len()));
-    let batch = RecordBatch::try_new_with_options(Arc::clone(schema), columns, &options)?;
-    Ok(Chunk::changes(&batch, &Int64Array::from(diffs)))
-}
-
 impl Operator for TemporalJoin {
     fn open(&mut self, cx: &mut Context<'_>) -> Result<()> {
         for slot_name in ["l", "r"] {
-            let index = &mut self.index;
-            cx.backend.scan(self.operator, &[], &mut |stored, _| {
-                if let Some((key, _)) = split_map_key(slot_name, stored)? {
-                    index.insert(key);
-                }
-                Ok(())
-            })?;
+            self.index.load_map_keys(slot_name, self.operator, cx.backend)?;
         }
         self.grow();
         for side in &mut self.sides {

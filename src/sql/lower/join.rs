@@ -147,24 +147,32 @@ impl Lowering<'_> {
             bounded: left.lowered.bounded && right.lowered.bounded,
         };
         if !result.bounded && !self.expires {
-            self.notices.push(format!(
-                "a join over a source that never ends keeps the rows of both sides, which can grow for ever (operator {path}); \
-                 WITH (state_ttl = '1 day') would bound it"
-            ));
+            self.notices.push(format!("{}; WITH (state_ttl = '1 day') would bound it", growing_join(path)));
         }
         let inputs = vec![left.lowered.index, right.lowered.index];
-        if visible.len() == schema.fields().len() {
-            result.index = self.push(path, OperatorSpec::Join(spec), inputs, schema);
-            return Ok(result);
-        }
-        let below = self.push(&format!("{path}/input"), OperatorSpec::Join(spec), inputs, Arc::clone(&schema));
         result.key = result
             .key
             .and_then(|key| key.iter().map(|column| visible.iter().position(|shown| shown == column)).collect());
-        let expressions = columns(&schema, visible.iter().copied());
-        let shown = Arc::new(schema.project(&visible)?);
-        result.index = self.push(path, OperatorSpec::Project { expressions }, vec![below], shown);
+        result.index = self.push_join(path, OperatorSpec::Join(spec), inputs, schema, &visible)?;
         Ok(result)
+    }
+
+    /// A join, with a projection above it when not all of its columns are `visible`: keys that were computed are not.
+    pub(super) fn push_join(
+        &mut self,
+        path: &str,
+        operator: OperatorSpec,
+        inputs: Vec<usize>,
+        schema: SchemaRef,
+        visible: &[usize],
+    ) -> Result<usize> {
+        if visible.len() == schema.fields().len() {
+            return Ok(self.push(path, operator, inputs, schema));
+        }
+        let joined = self.push(&format!("{path}/input"), operator, inputs, Arc::clone(&schema));
+        let expressions = columns(&schema, visible.iter().copied());
+        let shown = Arc::new(schema.project(visible)?);
+        Ok(self.push(path, OperatorSpec::Project { expressions }, vec![joined], shown))
     }
 
     /// Lowers a part, with a projection above it when the expressions are more than columns.
@@ -187,6 +195,13 @@ impl Lowering<'_> {
         lowered.index = self.push(path, OperatorSpec::Project { expressions }, vec![lowered.index], schema);
         Ok(Keyed { lowered, keys: (width..width + keys.len()).collect(), width })
     }
+}
+
+/// What is said of a join that keeps all rows.
+pub(super) fn growing_join(path: &str) -> String {
+    format!(
+        "a join over a source that never ends keeps the rows of both sides, which can grow for ever (operator {path})"
+    )
 }
 
 /// What is equal on both sides, left one first.

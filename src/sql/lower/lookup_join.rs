@@ -9,7 +9,7 @@ use datafusion::logical_expr::{Expr, Filter, Join, LogicalPlan};
 use super::super::errors::from_datafusion;
 use super::super::temporal_join::of_the_moment;
 use super::super::view_checks::refuse;
-use super::{Lowered, Lowering, columns};
+use super::{Lowered, Lowering};
 use crate::exec::plan::{LookupJoinSpec, OperatorSpec, pair_schema};
 use crate::types::Result;
 
@@ -64,19 +64,10 @@ impl Lowering<'_> {
         let right_start = left_schema.fields().len();
         let visible: Vec<usize> = (0..left.width).chain(right_start..right_start + right.width).collect();
         let (operator, inputs) = (OperatorSpec::LookupJoin(spec), vec![left.lowered.index, right.lowered.index]);
-        if visible.len() == schema.fields().len() {
-            result.index = self.push(&below, operator, inputs, schema);
-        } else {
-            let joined = self.push(&format!("{below}/input"), operator, inputs, Arc::clone(&schema));
-            let expressions = columns(&schema, visible.iter().copied());
-            let shown = Arc::new(schema.project(&visible)?);
-            result.index = self.push(&below, OperatorSpec::Project { expressions }, vec![joined], shown);
-        }
+        result.index = self.push_join(&below, operator, inputs, schema, &visible)?;
         if let Some(predicate) = conjunction(conditions.iter().cloned()) {
             let predicate = self.expression(&predicate, &join.schema)?;
-            let schema = self.schema_of(result.index);
-            let operator = OperatorSpec::Filter { predicate, columns: (0..schema.fields().len()).collect() };
-            result.index = self.push(path, operator, vec![result.index], schema);
+            result.index = self.push_filter(path, predicate, result.index);
         }
         Ok(Some(result))
     }

@@ -1,7 +1,5 @@
 //! Joins with the version that is in force at a row's time.
 
-use std::sync::Arc;
-
 use arrow::datatypes::{DataType, TimeUnit};
 use datafusion::common::JoinType;
 use datafusion::logical_expr::utils::conjunction;
@@ -9,7 +7,8 @@ use datafusion::logical_expr::{Expr, Join, LogicalPlan};
 
 use super::super::temporal_join::span;
 use super::super::view_checks::refuse;
-use super::{Lowered, Lowering, columns, temporal_filter};
+use super::join::growing_join;
+use super::{Lowered, Lowering, temporal_filter};
 use crate::exec::plan::{OperatorSpec, TemporalJoinSpec, pair_schema};
 use crate::types::{Error, Result};
 
@@ -123,28 +122,17 @@ impl Lowering<'_> {
             bounded: left.lowered.bounded && right.lowered.bounded,
         };
         if !result.bounded {
-            self.notices.push(format!(
-                "a join over a source that never ends keeps the rows of both sides, which can grow for ever (operator {below})"
-            ));
+            self.notices.push(growing_join(&below));
         }
         let schema = pair_schema(&left_schema, &right_schema);
         let right_start = left_schema.fields().len();
         let visible: Vec<usize> = (0..left.width).chain(right_start..right_start + right.width).collect();
         let (operator, inputs) = (OperatorSpec::TemporalJoin(spec), vec![left.lowered.index, right.lowered.index]);
-        if visible.len() == schema.fields().len() {
-            result.index = self.push(&below, operator, inputs, schema);
-        } else {
-            let joined = self.push(&format!("{below}/input"), operator, inputs, Arc::clone(&schema));
-            let expressions = columns(&schema, visible.iter().copied());
-            let shown = Arc::new(schema.project(&visible)?);
-            result.index = self.push(&below, OperatorSpec::Project { expressions }, vec![joined], shown);
-        }
+        result.index = self.push_join(&below, operator, inputs, schema, &visible)?;
         if let Some(predicate) = conjunction(others) {
             // The time of the next version stands behind all other columns, and nothing but the join asks for it.
             let predicate = self.expression(&predicate, &join.schema)?;
-            let schema = self.schema_of(result.index);
-            let operator = OperatorSpec::Filter { predicate, columns: (0..schema.fields().len()).collect() };
-            result.index = self.push(path, operator, vec![result.index], schema);
+            result.index = self.push_filter(path, predicate, result.index);
         }
         Ok(Some(result))
     }
