@@ -14,7 +14,7 @@ use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use tokio_util::sync::CancellationToken;
 
 use crate::catalog::{Catalog, Definition, Object, near_miss};
-use crate::exec::operators::{part_columns, state_parts};
+use crate::exec::operators::{part_columns, part_source, state_parts};
 use crate::exec::plan::{JobPlan, OperatorSpec};
 use crate::sql::{self, Name};
 use crate::state::RowCodec;
@@ -24,7 +24,7 @@ use super::api::{Column, Scan, ScanRequest};
 use super::coordinator::{Inside, OperatorRead, ReadBound};
 use super::database::Engine;
 use super::interrupt::Interrupt;
-use super::relations::Relations;
+use super::relations::{Relations, relation_info};
 use super::scan::{column_indexes_of, key_values_of};
 use super::scan_exec::with_schema;
 
@@ -185,6 +185,24 @@ pub(crate) fn named_part(catalog: &Catalog, schema: &str, name: &str) -> Result<
         None => (operator, None),
     };
     find_part(object, operator, part).map(Some)
+}
+
+/// That part, as an input of a view.
+///
+/// # Errors
+/// As [`find_part`], when there is such a job.
+pub(crate) fn as_input(catalog: &Catalog, schema: &str, name: &str) -> Result<Option<sql::InsideInfo>> {
+    let Some(FoundPart { inside, schema, key }) = named_part(catalog, schema, name)? else { return Ok(None) };
+    let plan = catalog
+        .get(inside.job)
+        .and_then(|job| plan_of(job.as_ref()))
+        .ok_or_else(|| Error::internal("a job went away"))?;
+    let node = plan.nodes.iter().position(|node| node.path == inside.operator);
+    let source = node.and_then(|node| part_source(&plan, node, inside.part));
+    // Of an aggregate's groups there is one row each; rows of an input may be there more than once.
+    let is_own = source.is_some() && source == node && !key.is_empty();
+    let imports = plan.imports().into_iter().filter_map(|id| catalog.get(id)).filter_map(relation_info).collect();
+    Ok(Some(sql::InsideInfo { source, schema, key: is_own.then_some(key), imports, plan }))
 }
 
 impl Engine {

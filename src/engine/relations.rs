@@ -24,7 +24,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use crate::catalog::{Catalog, DEFAULT_SCHEMA, Definition, Object, late_schema};
 use crate::exec::plan::EventTime;
 use crate::exec::relation::lock;
-use crate::sql::{self, RelationInfo};
+use crate::sql::{self, InsideInfo, RelationInfo};
 use crate::types::{Error, RelationId, Result, SqlState, TimeZone};
 
 use super::coordinator::{Inside, OperatorRead, Pin};
@@ -277,18 +277,26 @@ impl Relations {
 
 impl sql::Resolver for Relations {
     fn relation(&self, table: &TableReference) -> Option<RelationInfo> {
-        let object = self.catalog.find(table.schema(), table.table())?;
-        Some(RelationInfo {
-            id: object.id,
-            schema: object.row_schema()?,
-            key: object.key().to_vec(),
-            append_only: object.append_only(),
-            event_times: event_times(object),
-            keeps_times: matches!(object.definition, Definition::Table(_)) && !object.is_external(),
-            // Tables and views are what they are, and a file has an end.
-            bounded: true,
-        })
+        relation_info(self.catalog.find(table.schema(), table.table())?)
     }
+
+    fn inside(&self, table: &TableReference) -> Result<Option<InsideInfo>> {
+        operators::as_input(&self.catalog, table.schema().unwrap_or(DEFAULT_SCHEMA), table.table())
+    }
+}
+
+/// A relation as the planner of a view sees it; `None` when it has no rows.
+pub(crate) fn relation_info(object: &Arc<Object>) -> Option<RelationInfo> {
+    Some(RelationInfo {
+        id: object.id,
+        schema: object.row_schema()?,
+        key: object.key().to_vec(),
+        append_only: object.append_only(),
+        event_times: event_times(object),
+        keeps_times: matches!(object.definition, Definition::Table(_)) && !object.is_external(),
+        // Tables and views are what they are, and a file has an end.
+        bounded: true,
+    })
 }
 
 /// The columns of event time of a relation, and what is known of them.

@@ -6,6 +6,7 @@
 //! is, so that the error belongs to the rows that reach it. Columns that no operator reads are
 //! dropped at the imports ([`super::prune`]).
 
+mod inside;
 mod join;
 mod lookup_join;
 mod rank;
@@ -42,7 +43,7 @@ use super::planner::{PlannedView, Resolver};
 use super::prune::prune;
 use super::state_ttl;
 use super::statement::{Emit, Standing};
-use super::view_checks::{OPERATOR_HINT, SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT, refuse};
+use super::view_checks::{SUBQUERY_HINT, TIME_FUNCTIONS, TIME_HINT, VOLATILE_HINT, refuse};
 use crate::exec::plan::{AggregateCall, JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::types::{Error, Result};
 
@@ -228,25 +229,18 @@ impl Lowering<'_> {
     }
 
     fn import(&mut self, scan: &TableScan, path: &str) -> Result<Lowered> {
-        let Some(info) = self.resolver.relation(&scan.table_name) else {
-            // The name of an operator of a job.
-            if scan.table_name.table().contains('/') {
-                return Err(refuse(&format!("operator \"{}\" of a job", scan.table_name.table()), OPERATOR_HINT));
-            }
-            return Err(Error::internal(format!("relation {} was planned and is not there", scan.table_name)));
-        };
         if scan.fetch.is_some() {
             return Err(Error::internal("a scan with a limit of its own"));
         }
         if !scan.filters.is_empty() {
             return self.filtered_import(scan, path);
         }
-        let input = Input {
-            event_times: info.event_times.clone(),
-            append_only: info.append_only,
-            keeps_times: info.keeps_times,
+        let Some(info) = self.resolver.relation(&scan.table_name) else {
+            let inside = self.resolver.inside(&scan.table_name)?;
+            let missing = || Error::internal(format!("relation {} was planned and is not there", scan.table_name));
+            return self.inside(scan, &inside.ok_or_else(missing)?, path);
         };
-        self.inputs.insert(info.id, input);
+        self.inputs.insert(info.id, Input::from(&info));
         let wanted: Vec<usize> = scan.projection.clone().unwrap_or_else(|| (0..info.schema.fields().len()).collect());
         let mut fields = Vec::with_capacity(wanted.len());
         for column in &wanted {

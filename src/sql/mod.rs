@@ -100,8 +100,8 @@ pub use parameters::{
 pub(crate) use parser::parse_query;
 pub use parser::{parse, parse_within};
 pub use planner::{
-    DEFAULT_SCHEMA, KnownRelations, PlannedView, RelationInfo, Resolver, configure, plan_computed, plan_expression,
-    plan_plain_view, plan_predicate, plan_query, plan_view, session_config, view_columns,
+    DEFAULT_SCHEMA, InsideInfo, KnownRelations, PlannedView, RelationInfo, Resolver, configure, plan_computed,
+    plan_expression, plan_plain_view, plan_predicate, plan_query, plan_view, session_config, view_columns,
 };
 pub(crate) use reader::{fold as folded, object_name};
 pub use scalar_functions::{PlannedFunction, called_name, plan_function};

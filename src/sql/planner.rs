@@ -56,6 +56,14 @@ pub const DEFAULT_SCHEMA: &str = "public";
 pub trait Resolver: Sync {
     /// The relation of that name, as the query spells it; `None` when there is none.
     fn relation(&self, table: &TableReference) -> Option<RelationInfo>;
+
+    /// The rows inside of a job of that name; `None` when there are none.
+    ///
+    /// # Errors
+    /// When there is such a job, and no such part of its operators' state.
+    fn inside(&self, _table: &TableReference) -> Result<Option<InsideInfo>> {
+        Ok(None)
+    }
 }
 
 /// The relations that a statement may read, as an extension of its session's configuration.
@@ -81,6 +89,21 @@ pub struct RelationInfo {
     pub keeps_times: bool,
     /// Its columns of event time, and what is known of them.
     pub event_times: Vec<(usize, EventTime)>,
+}
+
+/// A part of the state of an operator of a job, as the planner of a view sees it.
+#[derive(Clone, Debug)]
+pub struct InsideInfo {
+    /// The job.
+    pub plan: Arc<JobPlan>,
+    /// The operator of the job whose rows they are; `None` when they end by event time or the clock.
+    pub source: Option<usize>,
+    /// The operator's columns, under the names by which queries know them.
+    pub schema: SchemaRef,
+    /// Columns that identify a row, when some are known to.
+    pub key: Option<Vec<usize>>,
+    /// What the job reads.
+    pub imports: Vec<RelationInfo>,
 }
 
 /// A view, planned.

@@ -30,7 +30,9 @@ pub(crate) fn refuse(what: &str, hint: &str) -> Error {
 
 pub(crate) const SUBQUERY_HINT: &str = "Make a materialized view of the subquery and combine the two in a SELECT.";
 pub(crate) const NOT_IN_HINT: &str = "Write NOT EXISTS (SELECT 1 FROM … WHERE …), and say there what a NULL means.";
-pub(crate) const OPERATOR_HINT: &str = "Make a materialized view of that part of the job's query, and let the others stand on it; a SELECT reads operators.";
+pub(crate) const ENDING_HINT: &str = "Make a materialized view of that part of the job's query, and let the others stand on it; a SELECT reads the \
+     operator as it is.";
+pub(crate) const MOMENT_HINT: &str = "A row is joined at its own moment: let the view stand on the job's result.";
 pub(crate) const WINDOW_HINT: &str = "Put each window into a subquery of its own.";
 pub(crate) const LIMIT_HINT: &str = "Write the number of rows itself.";
 pub(crate) const TIME_HINT: &str = "Compare a column with it in WHERE, as in ts > now() - INTERVAL '5 minutes': rows then come and go. Or store the time \

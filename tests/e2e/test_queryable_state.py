@@ -377,7 +377,6 @@ def test_operators_in_sql_are_of_one_time_with_all_else(filled):
         assert rows(connection, f'SELECT count FROM "spread/{inner}" WHERE region IS NULL') == [(1,)]
         assert len(rows(connection, f'SELECT * FROM public."spread/{inner}" LIMIT 3')) == 3
         for statement, code, hint in [
-            (f'CREATE MATERIALIZED VIEW v AS SELECT * FROM "spread/{inner}"', "0A000", "materialized view of that part"),
             ('SELECT * FROM "spread/nothing"', "42704", inner),
             ('SELECT * FROM "nothing/root"', "42P01", None),
             ('SELECT * FROM "sales/root"', "42809", "SHOW JOBS"),

@@ -83,6 +83,18 @@ pub(crate) fn part_columns(plan: &JobPlan, node: usize, part: usize) -> Option<(
     }
 }
 
+/// The operator whose rows a part of an operator's state is, when neither event time nor the clock ends what is kept of them.
+pub(crate) fn part_source(plan: &JobPlan, node: usize, part: usize) -> Option<usize> {
+    let user = plan.nodes.get(node)?;
+    let source = match &user.operator {
+        OperatorSpec::Aggregate { .. } => node,
+        OperatorSpec::Join(_) => *user.inputs.get(part)?,
+        OperatorSpec::Rank(_) => *user.inputs.first()?,
+        _ => return None,
+    };
+    (user.closing.is_empty() && user.ttl_millis.is_none()).then_some(source)
+}
+
 /// Encoded rows as a batch: the schema's columns are the last that they are made of.
 pub(super) fn decoded(rows: &EncodedRows, codec: &RowCodec, schema: &SchemaRef) -> Result<RecordBatch> {
     if rows.is_empty() {

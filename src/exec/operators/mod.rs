@@ -21,7 +21,7 @@ pub use expire::Expire;
 pub(crate) use filter::filter;
 pub use hold::Hold;
 pub use inspect::{Inspect, InspectedPage};
-pub(crate) use inspect::{part_columns, state_parts};
+pub(crate) use inspect::{part_columns, part_source, state_parts};
 pub use join::Join;
 pub use lookup_join::LookupJoin;
 pub(crate) use project::project;
