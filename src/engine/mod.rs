@@ -38,6 +38,7 @@ mod operator_table;
 mod operators;
 mod pending;
 mod pg_catalog;
+mod point_read;
 mod prepared;
 mod query_threads;
 mod queryable;

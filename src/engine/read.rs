@@ -11,7 +11,7 @@ use futures::{StreamExt, TryStreamExt};
 use sqlparser::ast;
 
 use crate::sql;
-use crate::types::{Error, Result};
+use crate::types::{Error, RelationId, Result};
 
 use super::coordinator::{Pin, ReadBound};
 use super::database::Engine;
@@ -64,15 +64,7 @@ pub(crate) async fn open(
     let plan = sql::plan_query(&state, &query).await?;
     let (reads, inside) = (kept_relations(&plan)?, inside_of(&plan)?);
     if !reads.is_empty() || !inside.is_empty() {
-        // A table over a source has what is there now, as if the source were read by this query.
-        let read = match bound {
-            ReadBound::Latest { .. } | ReadBound::Strict => engine.coordinator().sources_read(&reads).await?,
-            ReadBound::At(_) | ReadBound::Available => None,
-        };
-        let bound = match (bound, read) {
-            (ReadBound::Latest { at_least }, Some(read)) => ReadBound::Latest { at_least: at_least.max(read) },
-            (bound, _) => bound,
-        };
+        let bound = after_sources(&engine, &reads, bound).await?;
         // Operators have no past: what they hold now is read, and all else at the same time.
         let bound = match bound {
             _ if inside.is_empty() => bound,
@@ -92,6 +84,21 @@ pub(crate) async fn open(
     let rows = rows.map(move |batch| with_schema(&batch?, &shown));
     let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&schema), rows));
     Ok(Opened { schema, rows, plan: physical, pin: relations.pin().cloned() })
+}
+
+/// A table over a source has what is there now, as if the source were read by this query: the time to read at, then.
+///
+/// # Errors
+/// When a source cannot be read.
+pub(crate) async fn after_sources(engine: &Engine, reads: &[RelationId], bound: ReadBound) -> Result<ReadBound> {
+    let read = match bound {
+        ReadBound::Latest { .. } | ReadBound::Strict => engine.coordinator().sources_read(reads).await?,
+        ReadBound::At(_) | ReadBound::Available => None,
+    };
+    Ok(match (bound, read) {
+        (ReadBound::Latest { at_least }, Some(read)) => ReadBound::Latest { at_least: at_least.max(read) },
+        (bound, _) => bound,
+    })
 }
 
 fn no_past() -> Error {

@@ -20,6 +20,7 @@ use super::copy::{self, CopyIn};
 use super::database::Engine;
 use super::interrupt::Interrupt;
 use super::pending::Pending;
+use super::point_read::PointRead;
 use super::prepared::{self, Prepared};
 use super::read::Opened;
 use super::relations::{Relations, own_changes};
@@ -704,16 +705,30 @@ impl Session {
             if wrote {
                 return Err(own_changes("tables and views"));
             }
-            self.saw(pin.time());
-            if let Some(block) = &mut self.block {
-                let relations = self.engine.catalog().objects().map(|object| object.id).collect::<Vec<_>>();
-                block.keep_time(self.engine.coordinator(), pin.time(), relations.into_iter());
-            }
+            self.read_at(pin.time());
         }
         Ok(opened)
     }
 
+    /// A query read at a time, and what the block reads later is of the same.
+    fn read_at(&mut self, time: Time) {
+        self.saw(time);
+        if let Some(block) = &mut self.block {
+            let relations = self.engine.catalog().objects().map(|object| object.id).collect::<Vec<_>>();
+            block.keep_time(self.engine.coordinator(), time, relations.into_iter());
+        }
+    }
+
     pub(crate) async fn query(&mut self, query: &sqlparser::ast::Query, interrupt: &Interrupt) -> Result<Answer> {
+        let wrote = self.block.as_ref().is_some_and(Block::wrote);
+        if let Some(point) = PointRead::of(query, &self.engine.catalog()).filter(|_| !wrote) {
+            let bound = self.block.as_ref().and_then(Block::read_bound).unwrap_or_else(|| self.read_bound());
+            if let Some(found) = interrupt.run(point.find(Arc::clone(&self.engine), bound)).await? {
+                self.read_at(found.time);
+                let rows = interrupt.stream(found.rows);
+                return Ok(Answer::Rows { schema: found.schema, rows, tag: Tag::Select, notices: Vec::new() });
+            }
+        }
         let opened = self.open(query, interrupt).await?;
         let rows = interrupt.stream(opened.rows);
         Ok(Answer::Rows { schema: opened.schema, rows, tag: Tag::Select, notices: Vec::new() })
