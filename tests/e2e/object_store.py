@@ -4,6 +4,7 @@ As a program, runs a command, for whose tests the state lies in such a server.
 """
 
 import http.client
+import logging
 import os
 import random
 import subprocess
@@ -25,6 +26,11 @@ CREDENTIALS = {
     "AWS_SESSION_TOKEN": "",
     "AWS_REGION": "us-east-1",
 }
+# The signature is not checked, but must be there.
+SIGNED = {
+    "Authorization": "AWS4-HMAC-SHA256 Credential=test/20200101/us-east-1/s3/aws4_request, "
+    "SignedHeaders=host, Signature=0"
+}
 # The client gives up a request that takes longer; the proxy holds what it stalls until then.
 REQUEST_SECONDS = 2
 PIECE_BYTES = 4096
@@ -34,6 +40,7 @@ class ObjectStore:
     """An S3 server on a free port, with one bucket; all in memory."""
 
     def __enter__(self):
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
         self.server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
         self.server.start()
         self.host, self.port = self.server.get_host_and_port()
@@ -45,7 +52,8 @@ class ObjectStore:
         self.server.stop()
 
     def request(self, method, path):
-        with urllib.request.urlopen(urllib.request.Request(self.endpoint + path, method=method), timeout=30) as answer:
+        request = urllib.request.Request(self.endpoint + path, method=method, headers=SIGNED)
+        with urllib.request.urlopen(request, timeout=30) as answer:
             return answer.read().decode()
 
     def names(self, prefix=""):

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -39,6 +40,7 @@ def test_a_zombie_writes_nothing(tmp_path, object_store, scheme):
             fill(connection)
             connection.execute("CHECKPOINT")
         os.kill(zombie.process.pid, signal.SIGSTOP)
+        wait_for(lambda: Path(f"/proc/{zombie.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T")
         # Another machine goes on with a copy of its disk.
         shutil.copytree(tmp_path / "first", tmp_path / "second")
         with start(tmp_path, "second", uri, workers=3) as second:
@@ -116,6 +118,8 @@ def test_a_store_that_stalls_holds_up_checkpoints_alone(tmp_path, object_store, 
                 connection.execute("CHECKPOINT")
                 newest = "SELECT max(id) FROM clink_catalog.checkpoints WHERE status = 'COMPLETE'"
                 proxy.stalled.set()
+                connection.execute("UPDATE t SET v = v + 1")
+                connection.execute("UPDATE t SET v = v - 1")
                 wait_for(lambda: proxy.faults["stall"] > 0)
                 before, rss = one(connection, newest), server.rss_bytes()
                 # The same rows again and again: state does not grow.
