@@ -6,8 +6,8 @@ export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$HOME/.cache/clink-target}"
 VENV="$CACHE/clink-venv"
 # Pinned to major versions: what the tests were written against.
 PYTHON_PACKAGES=(
-    'asyncpg==0.*' 'duckdb==1.*' 'polars==1.*' 'psycopg[binary]==3.*' 'psycopg2-binary==2.*' 'pyarrow==21.*' 'pytest==8.*'
-    'pytest-timeout==2.*' 'sqlalchemy==2.*'
+    'asyncpg==0.*' 'duckdb==1.*' 'flask==3.*' 'flask-cors==6.*' 'moto[s3]==5.*' 'polars==1.*' 'psycopg[binary]==3.*'
+    'psycopg2-binary==2.*' 'pyarrow==21.*' 'pytest==8.*' 'pytest-timeout==2.*' 'sqlalchemy==2.*'
 )
 
 say() { printf '%s\n' "$*" >&2; }

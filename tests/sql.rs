@@ -4,6 +4,7 @@
 //! error is matched as `SQLSTATE: message | hint: … | position: n`. NULL is `NULL`, an empty text is
 //! `(empty)`, and runs of white space count as one space.
 //!
+//! `CLINK_TEST_STATE=rocksdb://{dir}` keeps state there, `{dir}` being a folder of each data directory.
 //! `CLINK_SLT=part` runs the files whose path contains it. `CLINK_SLT_COMPLETE=1` writes what the
 //! server answered into the files: review the difference before you keep it.
 

@@ -1,6 +1,6 @@
 //! Random views over random tables: after every statement each view equals the same SELECT.
 //!
-//! Prints its seed; `CLINK_SEED` runs one again. `CLINK_LONG` makes it long.
+//! Prints its seed; `CLINK_SEED` runs one again. `CLINK_LONG` makes it long; `CLINK_TEST_STATE` is that of `tests/sql.rs`.
 
 mod support;
 

@@ -19,7 +19,7 @@ use tokio::sync::oneshot;
 
 use super::alarm::{Alarm, ClockRequests};
 use super::checkpoints::offline::{OfflineSelection, as_one, read_state};
-use super::checkpoints::{CheckpointConfig, CheckpointInfo, Checkpoints, Controller, Message, StateStores};
+use super::checkpoints::{CheckpointConfig, CheckpointInfo, Checkpoints, Controller, Message, Owner, StateStores};
 use super::event_times::{EventTimes, SeenTime, TableWatermark};
 use super::feeds::WakeOnce;
 use super::installed::{Relations, gone, restarted};
@@ -259,14 +259,17 @@ impl Coordinator {
         let clock = Arc::new(clock);
         let executor = Arc::new(Executor::start(ExecutorConfig { workers: config.workers, progress, clock })?);
         let last_time = Arc::new(AtomicU64::new(0));
-        let incarnation = lock(&head).head().incarnation;
+        let owner = {
+            let head = lock(&head);
+            Owner { database: head.head().database, incarnation: head.head().incarnation }
+        };
         let checkpoint_dir = config.checkpoints.as_ref().map(|checkpoints| checkpoints.directory.clone());
         let mut controller = None;
         if let Some(checkpoints) = config.checkpoints {
             let memory_bytes = usize::try_from(config.memory_bytes / STATE_MEMORY_PART).unwrap_or(usize::MAX);
             let (messages, received) = channel();
             controller = Some(Controller {
-                stores: Arc::new(StateStores::open(&checkpoints, &env, incarnation, memory_bytes)?),
+                stores: Arc::new(StateStores::open(&checkpoints, &env, Some(owner), memory_bytes)?),
                 head: Arc::clone(&head),
                 relations: Arc::clone(&relations),
                 requests: requests.clone(),
@@ -321,7 +324,7 @@ impl Coordinator {
             relations,
             requests,
             last_time,
-            incarnation,
+            incarnation: owner.incarnation,
             sequencer: Mutex::new(Some(sequencer)),
             checkpoints,
             checkpoint_dir,

@@ -9,6 +9,8 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use rand::Rng;
+
 use super::store::Part;
 use crate::types::{CheckpointId, Error, Result, SqlState, Time};
 
@@ -17,6 +19,9 @@ use crate::types::{CheckpointId, Error, Result, SqlState, Time};
 pub struct Head {
     /// Version of this format.
     pub format_version: u32,
+    /// A random number that tells databases apart; 0 when none was drawn.
+    #[serde(default)]
+    pub database: u64,
     /// Number of the process's life: one more at each start.
     pub incarnation: u64,
     /// Every time ever handed out is below, in milliseconds: a restart begins here.
@@ -41,7 +46,13 @@ pub(super) const FORMAT_VERSION: u32 = 1;
 impl Head {
     /// HEAD of a directory that nothing was written to.
     pub(super) fn new() -> Head {
-        Head { format_version: FORMAT_VERSION, incarnation: 0, clock_bound_millis: 0, checkpoints: BTreeMap::new() }
+        Head {
+            format_version: FORMAT_VERSION,
+            database: 0,
+            incarnation: 0,
+            clock_bound_millis: 0,
+            checkpoints: BTreeMap::new(),
+        }
     }
 
     /// Reads HEAD's text; `place` names it in errors.
@@ -91,6 +102,9 @@ impl HeadFile {
             Err(error) => return Err(error.into()),
         };
         head.incarnation += 1;
+        while head.database == 0 {
+            head.database = rand::rng().random();
+        }
         let mut file = HeadFile { directory: directory.to_owned(), head, _lock: lock };
         file.store()?;
         Ok(file)
@@ -172,5 +186,9 @@ mod tests {
         drop(head);
         let head = HeadFile::open(directory.path()).expect("opens");
         assert_eq!((head.head().incarnation, head.head().clock_bound_millis), (2, 77));
+        let database = head.head().database;
+        assert_ne!(database, 0);
+        drop(head);
+        assert_eq!(HeadFile::open(directory.path()).expect("opens").head().database, database);
     }
 }

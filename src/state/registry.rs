@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use object_store::aws::AmazonS3Builder;
+use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use tokio::runtime::Handle;
 
 use super::backend::StateBackend;
@@ -214,7 +214,19 @@ impl Registry {
                 let folder = uri.folder()?.join(&context.job).join("checkpoints");
                 Ok(Arc::new(LocalStore::open(&folder, context.sync, context.failpoints.clone())?))
             }
-            Place::Bucket => bucket(uri, context),
+            Place::Bucket => bucket(uri, &context.job, &context.runtime),
+        }
+    }
+
+    /// Where a place that other machines reach has what says whose it is: above the stores of all jobs. `None` for one
+    /// that is local.
+    ///
+    /// # Errors
+    /// When the place cannot be used.
+    pub fn shared_root(&self, uri: &StateUri, runtime: &Handle) -> Result<Option<Arc<dyn PartStore>>> {
+        match self.scheme(uri)?.place {
+            Place::Process | Place::Folder => Ok(None),
+            Place::Bucket => bucket(uri, "", runtime).map(Some),
         }
     }
 
@@ -285,14 +297,20 @@ fn remote(
     Ok(Box::new(RemoteReadBackend::new(pool, Arc::clone(store), names, options)?))
 }
 
-fn bucket(uri: &StateUri, context: &BackendContext) -> Result<Arc<dyn PartStore>> {
+fn bucket(uri: &StateUri, job: &str, runtime: &Handle) -> Result<Arc<dyn PartStore>> {
     let failed = |error: object_store::Error| {
         Error::new(SqlState::InvalidParameterValue, format!("{uri} cannot be used: {error}"))
             .hint("Give credentials in the environment: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION.")
     };
     let mut builder = AmazonS3Builder::from_env().with_bucket_name(uri.bucket()?);
     if let Some(endpoint) = uri.text("endpoint") {
-        builder = builder.with_endpoint(endpoint).with_allow_http(endpoint.starts_with("http://"));
+        builder = builder.with_endpoint(endpoint);
+    }
+    // Who names such an address means it.
+    let endpoints = [AmazonS3ConfigKey::Endpoint, AmazonS3ConfigKey::S3Endpoint];
+    if endpoints.iter().filter_map(|key| builder.get_config_value(key)).any(|endpoint| endpoint.starts_with("http://"))
+    {
+        builder = builder.with_allow_http(true);
     }
     if let Some(region) = uri.text("region") {
         builder = builder.with_region(region);
@@ -301,9 +319,9 @@ fn bucket(uri: &StateUri, context: &BackendContext) -> Result<Arc<dyn PartStore>
         builder = builder.with_skip_signature(true);
     }
     let store = Arc::new(builder.build().map_err(failed)?);
-    let prefix = [uri.prefix(), &context.job].join("/");
+    let prefix = [uri.prefix(), job].join("/");
     let location = format!("{}://{}/{}", uri.scheme(), uri.bucket()?, prefix.trim_matches('/'));
-    Ok(Arc::new(ObjectPartStore::new(store, prefix.trim_matches('/'), location, context.runtime.clone())))
+    Ok(Arc::new(ObjectPartStore::new(store, prefix.trim_matches('/'), location, runtime.clone())))
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 from harness import FLIGHTS, Server
+from object_store import ObjectStore
 
 
 @pytest.fixture(scope="session")
@@ -15,6 +16,13 @@ def flights_csv(tmp_path_factory):
     with gzip.open(FLIGHTS) as packed, open(path, "wb") as out:
         shutil.copyfileobj(packed, out)
     return path
+
+
+@pytest.fixture(scope="session")
+def object_store():
+    """An S3 server with a bucket; tests take prefixes of their own."""
+    with ObjectStore() as store:
+        yield store
 
 
 @pytest.fixture

@@ -46,10 +46,12 @@ def end_with_parent():
 class Server:
     """One `clink serve` process; start it again on the same data with `start`."""
 
-    def __init__(self, data_dir, workers=2, pg="127.0.0.1:0", http="127.0.0.1:0", flags=()):
+    def __init__(self, data_dir, workers=2, pg="127.0.0.1:0", http="127.0.0.1:0", flags=(), env=None):
         self.data_dir = Path(data_dir)
         self.workers = workers
         self.flags = list(flags)
+        # Beside what the tests have themselves.
+        self.env = {**os.environ, **(env or {})}
         self.listen = ["--pg", pg, "--http", http]
         self.log_path = self.data_dir.with_name(self.data_dir.name + ".log")
         self.process = None
@@ -66,7 +68,7 @@ class Server:
         command += self.listen + self.flags
         with open(self.log_path, "ab") as log:
             self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=log, text=True, preexec_fn=end_with_parent
+                command, stdout=subprocess.PIPE, stderr=log, text=True, env=self.env, preexec_fn=end_with_parent
             )
         # The line comes through a thread, so that a server that never gets ready fails the test.
         lines = queue.Queue(maxsize=1)

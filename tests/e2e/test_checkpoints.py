@@ -10,6 +10,7 @@ import psycopg
 import pytest
 
 from harness import LONG, Server, one, rows, wait_for
+from object_store import CREDENTIALS, REQUEST_SECONDS, FaultyProxy, state_uri
 
 # scripts/crashtest sets these.
 KILLS = int(os.environ.get("CLINK_KILLS", 30 if LONG else 2))
@@ -26,6 +27,9 @@ SCHEMES = [
     "rocksdb",
     "changelog+rocksdb",
 ]
+BUCKET_SCHEMES = ["remote-read", "changelog+s3", "s3+rocksdb", "changelog+s3+rocksdb"]
+# The client's own patience is half a minute.
+BUCKET_ENV = CREDENTIALS | {"AWS_TIMEOUT": f"{REQUEST_SECONDS}s"}
 
 BY_PART = (
     "SELECT part, count(*) AS n, sum(v) AS total, max(v) AS most, count(DISTINCT v % 10) AS kinds FROM t GROUP BY part"
@@ -111,17 +115,15 @@ def check(server, model, files):
         assert one(connection, "SELECT count(*) FROM events_errors") == files * 10
 
 
-@pytest.mark.parametrize("scheme", SCHEMES)
-def test_kills_go_on_from_checkpoints(tmp_path, scheme):
+def kills_go_on(tmp_path, uri, env=None):
+    """Kills a server and starts it again, while tables and files change; every start goes on from a checkpoint."""
     seed = int(SEED) if SEED else random.randrange(1 << 30)
-    print(f"{scheme}, seed {seed}")
+    print(f"{uri}, seed {seed}")
     choose = random.Random(seed)
-    place = tmp_path / "state"
-    uri = scheme if ":" in scheme else f"{scheme}://{place}"
     source = tmp_path / "events"
     source.mkdir()
     flags = ["--state-backend", uri, "--checkpoint-interval", "150ms"]
-    with Server(tmp_path / "data", workers=2, flags=flags) as server:
+    with Server(tmp_path / "data", workers=2, flags=flags, env=env) as server:
         with server.connect() as connection:
             connection.execute("CREATE TABLE t (id int PRIMARY KEY, part int NOT NULL, v bigint NOT NULL)")
             connection.execute(f"CREATE MATERIALIZED VIEW by_part AS {BY_PART}")
@@ -166,6 +168,12 @@ def test_kills_go_on_from_checkpoints(tmp_path, scheme):
                 assert len(restored) == 1 and restored[0][0] > 0 and restored[0][1] == 5, restored
         assert model["done"] > KILLS
         print(f"{KILLS} kills, {model['done']} statements; seconds to start: {[round(s, 2) for s in starts]}")
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_kills_go_on_from_checkpoints(tmp_path, scheme):
+    place = tmp_path / "state"
+    kills_go_on(tmp_path, scheme if ":" in scheme else f"{scheme}://{place}")
     lies = [file for file in place.rglob("*") if file.is_file()] if place.exists() else []
     assert bool(lies) == (":" not in scheme), "the files lie under the URI"
     # Open databases have folders that are named after their lives, the process in the upper half.
@@ -173,6 +181,24 @@ def test_kills_go_on_from_checkpoints(tmp_path, scheme):
     assert len(lives) <= 1, "what earlier kills left of open databases is gone"
     timeline = sum(file.stat().st_size for file in (tmp_path / "data").glob("timeline*.log"))
     print(f"bytes of the timeline: {timeline}")
+
+
+@pytest.mark.parametrize("scheme", BUCKET_SCHEMES)
+def test_kills_go_on_in_a_bucket(tmp_path, object_store, scheme):
+    kills_go_on(tmp_path, state_uri(scheme, object_store.endpoint, scheme), BUCKET_ENV)
+    jobs = {name.split("/")[1] for name in object_store.names(f"{scheme}/")} - {"HEAD"}
+    assert len(jobs) == 5, "the state of each job lies in the bucket"
+    here = [file for file in (tmp_path / "data" / "checkpoints" / "jobs").rglob("*") if file.is_file()]
+    assert not here, "and nowhere else"
+
+
+# Sorted files and segments, with and without a log.
+@pytest.mark.parametrize("scheme", BUCKET_SCHEMES if LONG else ["remote-read", "changelog+s3+rocksdb"])
+def test_kills_go_on_with_a_bucket_that_fails(tmp_path, object_store, scheme):
+    with FaultyProxy(object_store, percent=10) as proxy:
+        kills_go_on(tmp_path, state_uri(scheme, proxy.endpoint, f"faulty-{scheme}"), BUCKET_ENV)
+        print(f"faults: {dict(proxy.faults)}")
+        assert len(proxy.faults) >= 4, proxy.faults
 
 
 def test_savepoint_on_an_empty_machine(tmp_path):

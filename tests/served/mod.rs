@@ -1,6 +1,9 @@
 //! A server in a process of its own, and connections to it.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+#[path = "../support/state.rs"]
+mod state;
+
 use std::fmt;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -9,6 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
+use state::state_backend;
 use tokio::task::JoinHandle;
 use tokio_postgres::error::ErrorPosition;
 use tokio_postgres::{Client, NoTls};
@@ -36,6 +40,7 @@ impl Server {
             .arg("--data-dir")
             .arg(directory)
             .args(["--workers", &workers.to_string()])
+            .args(state_backend(directory).iter().flat_map(|uri| ["--state-backend", uri.as_str()]))
             .stdout(Stdio::piped())
             .stderr(errors)
             .spawn()

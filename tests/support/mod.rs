@@ -1,6 +1,8 @@
 //! An engine in this process, and what SQL says of it.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+mod state;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -9,6 +11,7 @@ use clink::engine::{Answer, CheckpointConfig, Engine, EngineConfig, Session};
 use clink::env::Env;
 use clink::types::{Error, Limits, Result};
 use futures::StreamExt;
+use state::state_backend;
 use tokio_util::sync::CancellationToken;
 
 /// A row, each value as text; NULL is `∅`.
@@ -35,6 +38,9 @@ impl Database {
     ) -> Result<Database> {
         let mut checkpoints = CheckpointConfig::below(directory);
         checkpoints.interval = None;
+        if let Some(uri) = state_backend(directory) {
+            checkpoints.state_backend = uri;
+        }
         change(&mut checkpoints);
         let checkpoints = Some(checkpoints);
         let config = EngineConfig {

@@ -327,6 +327,16 @@ impl Running {
             pause: Duration::ZERO,
             begun,
         });
+        // Before anything is written where another process may be at work now.
+        if let Err(error) = self.confirm() {
+            self.abandon(&error);
+        }
+    }
+
+    /// Makes sure that what is under way may still be completed.
+    fn confirm(&self) -> Result<()> {
+        let jobs = self.pending.iter().flat_map(|pending| &pending.begun.cut.jobs);
+        self.controller.stores.confirm(jobs.map(|job| job.state_uri.as_str()))
     }
 
     /// Shows a checkpoint's state in place of the one before.
@@ -418,7 +428,11 @@ impl Running {
     }
 
     fn failed(&mut self, checkpoint: CheckpointId, error: &Error) {
-        tracing::warn!(%checkpoint, %error, "a checkpoint was abandoned");
+        if error.code() == SqlState::AdminShutdown {
+            tracing::error!(%checkpoint, ?error, "there are no checkpoints any more");
+        } else {
+            tracing::warn!(%checkpoint, %error, "a checkpoint was abandoned");
+        }
         self.failed = true;
         let mut info = describe(checkpoint, &Cut::default(), &BTreeSet::new());
         info.status = "FAILED";
@@ -440,6 +454,7 @@ impl Running {
         manifest.incarnation = lock(&controller.head).head().incarnation;
         manifest.engine = cut.to_json()?;
         let named = manifest.write(&**controller.stores.root())?;
+        controller.stores.confirm(cut.jobs.iter().map(|job| job.state_uri.as_str()))?;
         failpoints.pass("checkpoint.head")?;
         let refused: Vec<CheckpointId> = self.refused.iter().map(|refused| refused.checkpoint).collect();
         let complete = |head: &mut Head| {

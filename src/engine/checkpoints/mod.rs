@@ -24,6 +24,9 @@
 //! removes. The number of a checkpoint is its time, so none is used twice.
 //!
 //! **Retries.** A part that cannot be written abandons the checkpoint; the backend keeps what it captured for the next.
+//! **One writer.** HEAD lies in the data directory, which one process locks. Places that other machines reach have a HEAD of
+//! their own that says which process writes there; a checkpoint confirms it before it writes and before it completes. So
+//! a server that another has superseded completes and removes nothing there any more.
 //! **Damage.** A start takes the newest checkpoint that is whole and says loudly which it passed over. When none is
 //! whole it refuses.
 
@@ -48,7 +51,7 @@ use restore::is_ours;
 pub(super) use restore::{Restored, fresh, restore, sweep};
 pub(super) use savepoint::begin_from;
 pub use savepoint::savepoint_folder;
-pub(super) use stores::StateStores;
+pub(super) use stores::{Owner, StateStores};
 pub(super) use written::Unsaved;
 
 /// The group of HEAD that all checkpoints of a database are in.

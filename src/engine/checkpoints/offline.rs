@@ -71,7 +71,7 @@ fn place(path: &Path) -> Result<Place> {
     let open = |root: &Path| {
         let mut config = CheckpointConfig::below(root);
         config.directory = root.to_owned();
-        StateStores::open(&config, &Env::system(), 0, 0)
+        StateStores::open(&config, &Env::system(), None, 0)
     };
     if let Some(files) = SavepointFiles::find(path)? {
         let named = vec![files.named];

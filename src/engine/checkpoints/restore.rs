@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::ipc::reader::StreamReader;
 
 use super::cut::plan_of;
+use super::stores::place_of;
 use super::{BadRowsCut, Cut, GROUP, JobCut, Offsets, Start, StateStores, plan_mark, written};
 use crate::engine::coordinator::{RelationKind, RelationSpec};
 use crate::engine::event_times::{TableTimeCut, known_at};
@@ -13,7 +14,9 @@ use crate::engine::reading_order::ReadingOrder;
 use crate::exec::Known;
 use crate::exec::sink::SinkPosition;
 use crate::exec::source::{Offset, SplitId};
-use crate::state::{Depth, Head, HeadCheckpoint, Manifest, Share, StateBackend, export_checkpoint, import, verify};
+use crate::state::{
+    Depth, Head, HeadCheckpoint, Manifest, PartStore, Share, StateBackend, export_checkpoint, import, verify,
+};
 use crate::types::{CheckpointId, Chunk, Error, RelationId, Result, SqlState, Time};
 
 /// What a database starts from.
@@ -115,7 +118,7 @@ pub(crate) fn restore(
     Ok((restored, start))
 }
 
-/// Removes what a crash left in the checkpoint folder, and working files of backends. What damaged checkpoints name stays,
+/// Removes what a crash left in the checkpoint folder and in buckets, and working files of backends. What damaged checkpoints name stays,
 /// to be looked at.
 ///
 /// # Errors
@@ -136,17 +139,34 @@ pub(crate) fn sweep(stores: &StateStores, start: &Start) -> Result<()> {
         }
         needed.extend(cut.root_parts().map(|part| part.name.clone()));
     }
-    let mut removed = 0;
-    for object in stores.root().list("")? {
-        if is_ours(&object.name) && !needed.contains(&object.name) {
-            stores.root().delete(&object.name)?;
-            removed += 1;
+    let mut removed = remove_others(&**stores.root(), &needed, is_ours)?;
+    for (place, root) in stores.shared_roots() {
+        let mut needed: BTreeSet<String> = BTreeSet::new();
+        for job in start.retained.iter().flat_map(|(_, cut)| &cut.jobs) {
+            let uri = stores.uri(Some(&job.state_uri))?;
+            if uri.bucket().is_ok() && place_of(&uri)? == place {
+                let parts = job.workers.iter().flat_map(|snapshot| snapshot.parts());
+                needed.extend(parts.map(|part| format!("{}/{}", job.relation, part.name)));
+            }
         }
+        removed += remove_others(&*root, &needed, |name| is_ours(&format!("jobs/{name}")))?;
     }
     if removed > 0 {
         tracing::info!(files = removed, "removed what an unfinished checkpoint left");
     }
     Ok(())
+}
+
+/// Removes the objects of ours that are not needed, and counts them.
+fn remove_others(store: &dyn PartStore, needed: &BTreeSet<String>, is_ours: impl Fn(&str) -> bool) -> Result<usize> {
+    let mut removed = 0;
+    for object in store.list("")? {
+        if is_ours(&object.name) && !needed.contains(&object.name) {
+            store.delete(&object.name)?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
 }
 
 /// Whether a name in the checkpoint folder is one that checkpoints give: nothing else is ever removed.

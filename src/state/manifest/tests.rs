@@ -87,7 +87,7 @@ fn restored(subject: &dyn Subject, named: &[HeadCheckpoint], depth: Depth) -> Re
 fn damage_to_any_file_is_found() {
     for (family, subject) in families() {
         let store = subject.store();
-        let mut head = SharedHead::take(Arc::clone(&store)).expect("takes");
+        let mut head = SharedHead::take(Arc::clone(&store), 1, 0).expect("takes");
         let mut job = Job::start(&*subject, 2);
         fill(&mut job, 0..40, b"old");
         complete(&mut job, &*store, &mut head).expect("completes");
@@ -161,7 +161,7 @@ fn a_crash_at_any_step_leaves_a_whole_checkpoint() {
                     Arc::new(LocalStore::open(folder.path(), false, failpoints.clone()).expect("opens"));
                 let (_, subject) = families().into_iter().find(|(name, _)| *name == family).expect("there");
                 let subject = OnStore { subject, store: Arc::clone(&store) };
-                let mut head = SharedHead::take(Arc::clone(&store)).expect("takes");
+                let mut head = SharedHead::take(Arc::clone(&store), 1, 0).expect("takes");
                 let mut job = Job::start(&subject, 1);
                 let mut contents = vec![job.content()];
                 for round in 0..3_u32 {
@@ -177,7 +177,7 @@ fn a_crash_at_any_step_leaves_a_whole_checkpoint() {
                 drop((job, head));
                 failpoints.disarm(point);
                 // The next start.
-                let head = SharedHead::take(Arc::clone(&store)).expect("takes over");
+                let head = SharedHead::take(Arc::clone(&store), 1, 0).expect("takes over");
                 let named = head.head().checkpoints["g"].clone();
                 let (content, refused) = restored(&subject, &named, Depth::Checksums).expect("whole");
                 assert_eq!(refused, 0, "{family} at {point} after {passes}");
@@ -219,7 +219,7 @@ impl Subject for OnStore {
 fn retained_checkpoints_need_nothing_that_was_released() {
     for (family, subject) in families() {
         let store = subject.store();
-        let mut head = SharedHead::take(Arc::clone(&store)).expect("takes");
+        let mut head = SharedHead::take(Arc::clone(&store), 1, 0).expect("takes");
         let mut job = Job::start(&*subject, 2);
         for round in 0..12_u32 {
             fill(&mut job, round * 3..round * 3 + 20, &round.to_le_bytes());
@@ -254,15 +254,15 @@ fn a_superseded_coordinator_cannot_write() {
     let memory = ObjectPartStore::new(Arc::new(InMemory::new()), "p", "memory".to_owned(), runtime.handle().clone());
     let local = LocalStore::open(folder.path(), false, Failpoints::default()).expect("opens");
     for store in [Arc::new(memory) as Arc<dyn PartStore>, Arc::new(local)] {
-        let mut first = SharedHead::take(Arc::clone(&store)).expect("takes");
+        let mut first = SharedHead::take(Arc::clone(&store), 1, 0).expect("takes");
         assert_eq!(first.head().incarnation, 1);
         first.update(|head| head.clock_bound_millis = 5).expect("writes");
-        let mut second = SharedHead::take(Arc::clone(&store)).expect("takes over");
+        let mut second = SharedHead::take(Arc::clone(&store), 1, 0).expect("takes over");
         assert_eq!((second.head().incarnation, second.head().clock_bound_millis), (2, 5));
         let refused = first.update(|head| head.clock_bound_millis = 9).expect_err("superseded");
         assert_eq!(refused.code(), SqlState::AdminShutdown);
         second.update(|head| head.clock_bound_millis = 7).expect("writes");
-        assert_eq!(SharedHead::take(store).expect("takes").head().clock_bound_millis, 7);
+        assert_eq!(SharedHead::take(store, 1, 0).expect("takes").head().clock_bound_millis, 7);
     }
 }
 
@@ -273,7 +273,7 @@ fn a_lost_answer_of_a_swap_is_settled_by_reading_back() {
     lost.lose_next_answer();
     let store: Arc<dyn PartStore> =
         Arc::new(ObjectPartStore::new(Arc::clone(&lost) as _, "p", "test".to_owned(), runtime.handle().clone()));
-    let mut head = SharedHead::take(Arc::clone(&store)).expect("takes, once");
+    let mut head = SharedHead::take(Arc::clone(&store), 1, 0).expect("takes, once");
     assert_eq!(head.head().incarnation, 1);
     lost.lose_next_answer();
     head.update(|head| head.clock_bound_millis = 3).expect("was written");
@@ -310,7 +310,7 @@ fn a_faulty_object_store_changes_nothing() {
 }
 
 fn take_until_clear(store: &Arc<dyn PartStore>) -> SharedHead {
-    (0..20).find_map(|_| SharedHead::take(Arc::clone(store)).ok()).expect("one in ten fails")
+    (0..20).find_map(|_| SharedHead::take(Arc::clone(store), 1, 0).ok()).expect("one in ten fails")
 }
 
 /// Refuses to write a name again with other content, and notes every name.

@@ -6,7 +6,7 @@
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use futures::{StreamExt, TryStreamExt};
@@ -23,6 +23,8 @@ use crate::types::{Error, Result, SqlState};
 
 const ATTEMPTS: u32 = 6;
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// The client tries again too, so one attempt at a store that is gone takes minutes: there is no further one then.
+const GIVE_UP_AFTER: Duration = Duration::from_secs(60);
 /// From this size on, files go up in several pieces at once.
 const MULTIPART_BYTES_MIN: u64 = 16 << 20;
 const PIECE_BYTES: usize = 8 << 20;
@@ -64,10 +66,10 @@ impl ObjectPartStore {
         F: Future<Output = object_store::Result<T>>,
     {
         self.runtime.block_on(async {
-            let mut pause = FIRST_PAUSE;
+            let (mut pause, begun) = (FIRST_PAUSE, Instant::now());
             for _ in 1..ATTEMPTS {
                 match request().await {
-                    Err(error) if may_pass(&error) => {}
+                    Err(error) if may_pass(&error) && begun.elapsed() < GIVE_UP_AFTER => {}
                     decided => return decided,
                 }
                 tokio::time::sleep(pause).await;
