@@ -8,6 +8,7 @@
 
 mod join;
 mod lookup_join;
+mod match_rows;
 mod rank;
 mod temporal_filter;
 mod temporal_join;
