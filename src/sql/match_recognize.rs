@@ -47,6 +47,9 @@ use crate::types::{Error, Result, SqlState};
 const ORDER_HINT: &str = "Write ORDER BY ts with ascending event time first; other columns may follow.";
 const MEASURE_HINT: &str = "Measures and conditions are made of columns as A.x, FIRST(A.x), LAST(A.x, 1), PREV(A.x) and aggregates of a variable.";
 
+/// The column of the values of the match that begins with a row.
+const MATCH: &str = "clink_match";
+
 /// Plans the clause.
 #[derive(Debug)]
 pub(crate) struct MatchRecognize;
@@ -365,15 +368,21 @@ impl Planning<'_> {
         };
         let all: Vec<Expr> = names.iter().map(|name| Expr::Column(Column::new_unqualified(name.clone()))).collect();
         let partition: Vec<Expr> = keys.iter().map(named).collect();
-        let sorted = order.iter().map(|sort| SortExpr::new(named(&sort.expr), sort.asc, sort.nulls_first));
-        let ties = all.iter().map(|column| SortExpr::new(column.clone(), true, true));
+        let mut sorted: Vec<SortExpr> =
+            order.iter().map(|sort| SortExpr::new(named(&sort.expr), sort.asc, sort.nulls_first)).collect();
+        for column in &all {
+            if !partition.contains(column) && sorted.iter().all(|sort| sort.expr != *column) {
+                sorted.push(SortExpr::new(column.clone(), true, true));
+            }
+        }
         let function = WindowUDF::new_from_impl(PatternFunction::new(Arc::new(pattern)));
         let matched = function
             .call(all.clone())
             .partition_by(partition.clone())
-            .order_by(sorted.chain(ties).collect())
+            .order_by(sorted)
             .build()
-            .map_err(failed)?;
+            .map_err(failed)?
+            .alias(MATCH);
 
         let time = order.first().map(|first| first.expr.clone().is_not_null()).unwrap_or_else(|| lit(true));
         let prepared = columns.iter().zip(&names).map(|(column, name)| column.clone().alias(name));
@@ -382,8 +391,7 @@ impl Planning<'_> {
             .and_then(|builder| builder.project(prepared))
             .and_then(|builder| builder.window(vec![matched]))
             .map_err(failed)?;
-        let result = searched.schema().fields().last().map(|field| field.name().clone()).unwrap_or_default();
-        let result = Expr::Column(Column::new_unqualified(result));
+        let result = Expr::Column(Column::new_unqualified(MATCH));
         let read = fields
             .iter()
             .map(|field| get_field().call(vec![result.clone(), lit(field.name().as_str())]).alias(field.name()));
