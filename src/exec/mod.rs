@@ -16,6 +16,7 @@ mod dataflow;
 pub(crate) mod event_time;
 mod operator_counts;
 pub mod operators;
+mod patterns;
 pub mod plan;
 pub(crate) mod relation;
 mod row_errors;

@@ -9,6 +9,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::window::WindowExpr;
 
+pub use super::patterns::{Condition, Element, Navigation, Pattern, PatternFunction, Reads, Skip};
 use crate::types::{RelationId, Watermark};
 
 /// A standing query, planned: its operators, inputs before their users, the root last.
@@ -256,10 +257,26 @@ pub enum OperatorSpec {
     ///
     /// Puts out the left input's columns, then the right one's.
     LookupJoin(LookupJoinSpec),
+    /// Finds the matches of a pattern in rows that only ever grow, when their event time is over. One input; always with a
+    /// closing.
+    ///
+    /// Puts out the first row of each match, then its measures as a structure.
+    Match(MatchSpec),
 }
 
 /// The column of a job's own by which its operators learn that all that it reads is there.
 pub(crate) const OPENED: usize = usize::MAX;
+
+/// Partitions of rows in order, and the pattern that is looked for in them.
+#[derive(Clone, Debug)]
+pub struct MatchSpec {
+    /// The input's columns that make the partition; none: all rows are one.
+    pub keys: Vec<usize>,
+    /// The order within a partition, by event time first; rows that are equal in it follow in order of all columns.
+    pub order: Vec<SortKey>,
+    /// The pattern, over the input's columns.
+    pub pattern: Arc<Pattern>,
+}
 
 /// Rows and what they meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -417,6 +434,7 @@ impl OperatorSpec {
             OperatorSpec::TemporalFilter(_) => "TemporalFilter",
             OperatorSpec::TemporalJoin(_) => "TemporalJoin",
             OperatorSpec::LookupJoin(_) => "LookupJoin",
+            OperatorSpec::Match(_) => "Match",
         }
     }
 }

@@ -185,6 +185,11 @@ impl Dialect for ClinkDialect {
         POSTGRES.supports_xml_expressions()
     }
 
+    // PATTERN is written as the parser takes it before.
+    fn supports_match_recognize(&self) -> bool {
+        true
+    }
+
     fn supports_comment_optimizer_hint(&self) -> bool {
         POSTGRES.supports_comment_optimizer_hint()
     }

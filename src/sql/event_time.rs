@@ -17,7 +17,8 @@ use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use super::statement::Emit;
 use super::window_functions::{CUMULATE_ENDS, HOP_STARTS, WINDOW_START};
 use crate::exec::plan::{
-    Closing, EventTerm, EventTime, JoinKind, JoinSpec, OperatorSpec, PlanNode, RankSpec, Show, TemporalJoinSpec,
+    Closing, EventTerm, EventTime, JoinKind, JoinSpec, MatchSpec, OperatorSpec, PlanNode, RankSpec, Show,
+    TemporalJoinSpec,
 };
 use crate::types::{Error, RelationId, Result};
 
@@ -202,6 +203,26 @@ fn rows_of(
                 times.resize(node.schema.fields().len(), None);
             }
             Rows { times, append_only: false }
+        }
+        OperatorSpec::Match(MatchSpec { order, .. }) => {
+            let column = order.first().map(|first| first.column).unwrap_or_default();
+            let Some(time) = time_of(&column) else {
+                let error = "MATCH_RECOGNIZE in a materialized view over rows without event time is not supported";
+                return Err(Error::unsupported(error).hint(
+                    "Let ORDER BY begin with the column that has the watermark: CREATE TABLE t (…, WATERMARK FOR ts AS ts - \
+                     INTERVAL '5 seconds') APPEND ONLY.",
+                ));
+            };
+            if !first.append_only {
+                let error = "MATCH_RECOGNIZE in a materialized view over rows that change is not supported";
+                return Err(Error::unsupported(error).hint(
+                    "Match the rows of a table made with APPEND ONLY or of a connector without a primary key, or windows \
+                     with EMIT ON WINDOW CLOSE.",
+                ));
+            }
+            let closing = Closing { column, time, last_only: true, keep: 0 };
+            let rows = Rows { times: vec![None; node.schema.fields().len()], append_only: true };
+            return Ok((rows, vec![closing]));
         }
         OperatorSpec::LookupJoin(_) => {
             // Rows come out at the time at which they come.

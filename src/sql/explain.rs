@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::types::sql_name;
 use crate::exec::plan::{
-    AggregateCall, AggregateFunction, ClockBound, JobPlan, JoinKind, OnError, OperatorSpec, PlanNode, Show,
+    AggregateCall, AggregateFunction, ClockBound, JobPlan, JoinKind, MatchSpec, OnError, OperatorSpec, PlanNode, Show,
 };
 use crate::types::RelationId;
 
@@ -141,6 +141,14 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, Importe
             }
             parts.join(" ")
         }
+        OperatorSpec::Match(MatchSpec { keys, order, .. }) => {
+            let order = order
+                .iter()
+                .map(|key| format!("{}{}", input_name(key.column), if key.options.descending { " DESC" } else { "" }));
+            let order = order.collect::<Vec<_>>().join(", ");
+            let by = if keys.is_empty() { String::new() } else { format!("by {} ", names_of(keys, &input_name)) };
+            format!("{by}in order of {order}")
+        }
         OperatorSpec::LookupJoin(join) => {
             let right = node.inputs.get(1).and_then(|input| plan.nodes.get(*input));
             let right_name = |column: usize| right.map_or_else(|| format!("#{column}"), |input| name_of(input, column));
@@ -223,6 +231,12 @@ fn state(operator: &OperatorSpec, input_name: &impl Fn(usize) -> String) -> Opti
             Some(format!("rows: all rows{of}, deadlines: until when"))
         }
         OperatorSpec::LookupJoin(_) => Some("r: the right rows".to_owned()),
+        OperatorSpec::Match(spec) => {
+            let bound = if spec.pattern.within.is_some() { ", for the time of WITHIN" } else { "" };
+            let back = spec.pattern.rows_back();
+            let behind = if back == 0 { String::new() } else { format!(", behind: the last {back} of each partition") };
+            Some(format!("rows: those that a match may still have{bound}{behind}"))
+        }
         OperatorSpec::TemporalJoin(_) => Some("l: the left rows, r: the versions".to_owned()),
         OperatorSpec::TemporalFilter(_) => Some("waiting: rows that are still to come or to go".to_owned()),
         OperatorSpec::Rank(rank) if rank.keys.is_empty() => Some("rows: all rows".to_owned()),

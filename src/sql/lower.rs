@@ -9,6 +9,7 @@
 mod inside;
 mod join;
 mod lookup_join;
+mod match_rows;
 mod rank;
 mod temporal_filter;
 mod temporal_join;

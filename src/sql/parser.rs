@@ -11,6 +11,7 @@ use super::create_sink;
 use super::errors;
 use super::event_clauses;
 use super::index;
+use super::patterns;
 use super::query_checks;
 use super::reader::{Reader, object_name};
 use super::refusals;
@@ -57,7 +58,7 @@ fn parse_one(text: &str, limits: &Limits) -> Result<StatementKind> {
     let emit = event_clauses::take_emit(&mut tokens);
     let tokens = temporal_join::plain_versions(tokens);
     refusals::check(&tokens)?;
-    let tokens = tokens::without_table_commands(windows::plain_calls(tokens));
+    let tokens = tokens::without_table_commands(windows::plain_calls(patterns::plain_patterns(tokens)?));
     let before: String = match emit {
         Some((_, at)) => text.chars().take(at - 1).collect(),
         None => text.to_owned(),

@@ -221,7 +221,11 @@ const WRONG: &[(&str, SqlState, usize)] = &[
     ("CREATE MATERIALIZED VIEW v WITH (background = 7) AS SELECT 1", SqlState::InvalidParameterValue, 34),
     ("SELECT 1 EMIT ON WINDOW CLOSE", SqlState::FeatureNotSupported, 10),
     ("CREATE MATERIALIZED VIEW v AS (SELECT 1 EMIT FINAL) UNION SELECT 2", SqlState::FeatureNotSupported, 41),
-    ("SELECT * FROM t MATCH_RECOGNIZE (PATTERN (A))", SqlState::FeatureNotSupported, 17),
+    (
+        "SELECT * FROM t MATCH_RECOGNIZE (ORDER BY at PATTERN (A) SUBSET U = (A) DEFINE A AS x > 1)",
+        SqlState::FeatureNotSupported,
+        58,
+    ),
     ("SELECT * FROM a JOIN b FOR SYSTEM_TIME AS OF '2020-01-01' ON true", SqlState::FeatureNotSupported, 24),
     ("SELECT `a` FROM t", SqlState::FeatureNotSupported, 8),
     ("SELECT * FROM t FOR UPDATE", SqlState::FeatureNotSupported, 1),

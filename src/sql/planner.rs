@@ -26,6 +26,7 @@ use super::json_aggregates;
 use super::jsonb;
 use super::locate::locate;
 use super::lower;
+use super::match_recognize::MatchRecognize;
 use super::meaning;
 use super::multiplicity;
 use super::names::{name_columns, shown_name};
@@ -145,6 +146,7 @@ pub fn configure(builder: SessionStateBuilder) -> SessionStateBuilder {
     *builder.optimizer() = Some(optimizer);
     builder.scalar_functions().get_or_insert_default().extend(functions::all());
     builder.expr_planners().get_or_insert_default().insert(0, Arc::new(meaning::ArithmeticPlanner));
+    builder.relation_planners().get_or_insert_default().push(Arc::new(MatchRecognize));
     builder
 }
 

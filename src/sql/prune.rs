@@ -137,6 +137,7 @@ pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
             | OperatorSpec::Union
             | OperatorSpec::Latest
             | OperatorSpec::Hold
+            | OperatorSpec::Match(_)
             | OperatorSpec::Expire { .. } => {}
         }
         places.push(place);
@@ -189,8 +190,8 @@ fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
             OperatorSpec::Rank(RankSpec { keys, order, show: Show::First { .. } }) => {
                 own.into_iter().chain(keys.iter().copied()).chain(order.iter().map(|key| key.column)).collect()
             }
-            // The functions know their columns by place.
-            OperatorSpec::Rank(RankSpec { show: Show::Window { .. }, .. }) => {
+            // The functions and the pattern know their columns by place.
+            OperatorSpec::Rank(RankSpec { show: Show::Window { .. }, .. }) | OperatorSpec::Match(_) => {
                 let input = node.inputs.first().and_then(|input| nodes.get(*input));
                 (0..input.map_or(0, |input| input.schema.fields().len())).collect()
             }

@@ -71,7 +71,6 @@ const STATEMENTS: &[(&[&str], &str, &str)] = &[
 
 /// Phrases that are refused wherever they stand: words (a parenthesis is a word too), name, hint.
 const PHRASES: &[(&[&str], &str, &str)] = &[
-    (&["MATCH_RECOGNIZE", "("], "MATCH_RECOGNIZE", "Read the rows with SELECT and a window function such as lag()."),
     (
         &["EMIT", "ON", "WINDOW", "CLOSE"],
         "EMIT in this place",

@@ -54,17 +54,21 @@ impl Expiring {
         self.nodes.get(node).is_some_and(|node| node.append_only)
     }
 
-    /// Joins with the rows of a time take rows that are only added; what expires is taken away.
+    /// Joins with the rows of a time and patterns take rows that are only added; what expires is taken away.
     fn check_added(&self, node: &PlanNode) -> Result<()> {
         let added = match &node.operator {
-            OperatorSpec::LookupJoin(_) => node.inputs.first(),
+            OperatorSpec::LookupJoin(_) | OperatorSpec::Match(_) => node.inputs.first(),
             OperatorSpec::TemporalJoin(_) => node.inputs.get(1),
             _ => None,
         };
         if added.is_none_or(|input| self.append_only(*input)) {
             return Ok(());
         }
-        let refused = Error::unsupported("state_ttl of what a join FOR SYSTEM_TIME AS OF reads is not supported");
+        let reader = match &node.operator {
+            OperatorSpec::Match(_) => "MATCH_RECOGNIZE",
+            _ => "a join FOR SYSTEM_TIME AS OF",
+        };
+        let refused = Error::unsupported(format!("state_ttl of what {reader} reads is not supported"));
         Err(refused.hint("Make that part a materialized view of its own, or leave state_ttl out."))
     }
 

@@ -143,7 +143,7 @@ impl Visitor for Checks {
             }
             TableFactor::Derived { lateral: false, .. } => ControlFlow::Continue(()),
             TableFactor::NestedJoin { .. } => ControlFlow::Continue(()),
-            TableFactor::UNNEST { .. } => ControlFlow::Continue(()),
+            TableFactor::UNNEST { .. } | TableFactor::MatchRecognize { .. } => ControlFlow::Continue(()),
             _ => stop(refuse("a table function or LATERAL", "Name a table or a view in FROM."), factor.span()),
         }
     }

@@ -344,7 +344,11 @@ fn interval(micros: i64) -> String {
     format!("INTERVAL '{micros} microseconds'")
 }
 
-fn micros(call: &str, what: &str, written: &Expr) -> Result<i64> {
+/// The length of a constant interval that is not zero or less.
+///
+/// # Errors
+/// 22023 for another one.
+pub(crate) fn micros(call: &str, what: &str, written: &Expr) -> Result<i64> {
     let micros = offset_micros(call, written)?;
     if micros <= 0 {
         return Err(Error::new(

@@ -6,7 +6,7 @@ use crate::engine::coordinator::{RelationKind, RelationSpec};
 use crate::engine::event_times::TableTimeCut;
 use crate::engine::reading_order::OrderCut;
 use crate::exec::JobSpec;
-use crate::exec::plan::{JobPlan, OperatorSpec, RankSpec, Show};
+use crate::exec::plan::{JobPlan, MatchSpec, OperatorSpec, RankSpec, Show};
 use crate::exec::sink::SinkPosition;
 use crate::exec::source::Offset;
 use crate::state::{Part, Snapshot};
@@ -182,6 +182,7 @@ pub(crate) fn plan_mark(relation: &RelationSpec) -> Option<String> {
             OperatorSpec::Union | OperatorSpec::Latest | OperatorSpec::Hold => Ok(()),
             OperatorSpec::Expire { keys, .. } => write!(text, " {keys:?}"),
             OperatorSpec::LookupJoin(join) => write!(text, " {join:?}"),
+            OperatorSpec::Match(MatchSpec { keys, order, pattern }) => write!(text, " {keys:?} {order:?} {pattern}"),
             OperatorSpec::TemporalJoin(join) => write!(text, " {join:?}"),
             OperatorSpec::TemporalFilter(bounds) => write!(text, " {bounds:?}"),
             OperatorSpec::Join(join) => {

@@ -20,7 +20,8 @@ use super::marks::Marks;
 use crate::exec::arrangement::{Arrangement, Layout};
 use crate::exec::operator_counts::OperatorCounts;
 use crate::exec::operators::{
-    Aggregate, Expire, Hold, Join, LookupJoin, Rank, TemporalFilter, TemporalJoin, filter, project, steps, unnest,
+    Aggregate, Expire, Hold, Join, LookupJoin, MatchRows, Rank, TemporalFilter, TemporalJoin, filter, project, steps,
+    unnest,
 };
 use crate::exec::plan::{
     Closing, EventTerm, EventTime, JoinKind, OPENED, OnError, OperatorSpec, PlanNode, late_rows_schema,
@@ -247,6 +248,20 @@ pub(super) fn build<'scope>(
                 let (stream, too_late) = drive(inputs, counts, Box::new(operator), follows, spec.as_of, job);
                 late.extend(too_late);
                 Spread { stream, by: None }
+            }
+            OperatorSpec::Match(spec_of) => {
+                let input = inputs.remove(0);
+                let input_schema = &plan.nodes[node.inputs[0]].schema;
+                let (operator, schema) = (OperatorId::of(&spec.shared.name, &node.path), Arc::clone(&node.schema));
+                let closing = node.closing.first().expect("rows are matched by event time");
+                let operator = MatchRows::new(operator, input_schema, schema, spec_of, closing, spec.state.is_some())
+                    .expect("the job was checked");
+                let there = input.by.as_ref() == Some(&spec_of.keys) && !spec_of.keys.is_empty();
+                let route = if there { Route::Local } else { Route::by_keys(input_schema, &spec_of.keys) };
+                let inputs = vec![(input.stream, route)];
+                let (stream, too_late) = drive(inputs, counts, Box::new(operator), follows, spec.as_of, job);
+                late.extend(too_late);
+                Spread { stream, by: Some(spec_of.keys.clone()).filter(|keys| !keys.is_empty()) }
             }
             OperatorSpec::Expire { keys, ttl_millis } => {
                 let input = inputs.remove(0);

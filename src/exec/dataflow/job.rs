@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use super::marks::Known;
 use crate::exec::aggregates::accumulator;
 use crate::exec::arrangement::Layout;
-use crate::exec::operators::{Hold, LookupJoin, Rank, TemporalFilter, TemporalJoin};
+use crate::exec::operators::{Hold, LookupJoin, MatchRows, Rank, TemporalFilter, TemporalJoin};
 use crate::exec::plan::{JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::exec::relation::RelationShared;
 use crate::exec::sink::JobOutput;
@@ -123,6 +123,10 @@ impl JobSpec {
             if let OperatorSpec::TemporalFilter(bounds) = &node.operator {
                 let (operator, input) = (OperatorId::of("", &node.path), &plan.nodes[node.inputs[0]].schema);
                 TemporalFilter::new(operator, input, Arc::clone(&node.schema), bounds.clone(), false)?;
+            }
+            if let (OperatorSpec::Match(matched), Some(closing)) = (&node.operator, node.closing.first()) {
+                let (operator, input) = (OperatorId::of("", &node.path), &plan.nodes[node.inputs[0]].schema);
+                MatchRows::new(operator, input, Arc::clone(&node.schema), matched, closing, false)?;
             }
             if let OperatorSpec::LookupJoin(join) = &node.operator {
                 let schemas = [0, 1].map(|input: usize| &plan.nodes[node.inputs[input]].schema);

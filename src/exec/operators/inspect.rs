@@ -63,6 +63,7 @@ pub(crate) fn state_parts(operator: &OperatorSpec) -> &'static [&'static str] {
         | OperatorSpec::TemporalFilter(_)
         | OperatorSpec::TemporalJoin(_)
         | OperatorSpec::LookupJoin(_)
+        | OperatorSpec::Match(_)
         | OperatorSpec::Latest => &[],
     }
 }

@@ -9,6 +9,7 @@ mod inspect;
 mod join;
 mod lifetimes;
 mod lookup_join;
+mod match_rows;
 mod project;
 mod rank;
 mod rows;
@@ -24,6 +25,7 @@ pub use inspect::{Inspect, InspectedPage};
 pub(crate) use inspect::{part_columns, part_source, state_parts};
 pub use join::Join;
 pub use lookup_join::LookupJoin;
+pub use match_rows::MatchRows;
 pub(crate) use project::project;
 pub use rank::Rank;
 pub use temporal_filter::TemporalFilter;
@@ -179,6 +181,8 @@ mod expire_tests;
 mod inspect_tests;
 #[cfg(test)]
 mod layout_tests;
+#[cfg(test)]
+mod match_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

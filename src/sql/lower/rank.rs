@@ -16,6 +16,7 @@ use datafusion::physical_planner::create_window_expr;
 
 use super::super::errors::from_datafusion;
 use super::super::view_checks::{LIMIT_HINT, WINDOW_HINT, refuse};
+use super::match_rows::pattern;
 use super::{Lowered, Lowering, check_expression, column_of, columns, nullable, nullable_schema};
 use crate::exec::plan::{OperatorSpec, RankSpec, Show, SortKey};
 use crate::types::{Error, Result};
@@ -69,6 +70,9 @@ impl Lowering<'_> {
         let Some(first) = calls.first() else {
             return Err(Error::internal("a window operator without functions"));
         };
+        if let ([call], Some(pattern)) = (calls.as_slice(), pattern(first)) {
+            return self.matches(window, call, pattern, path);
+        }
         let (partition, order) = (&first.params.partition_by, &first.params.order_by);
         if calls.iter().any(|call| call.params.partition_by != *partition || call.params.order_by != *order) {
             return Err(refuse("window functions over different windows in one step", WINDOW_HINT));
