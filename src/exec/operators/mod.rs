@@ -1,10 +1,12 @@
 //! Relational operators as plain structs, tested without threads.
 
 mod aggregate;
+mod combine;
 mod expire;
 mod filter;
 mod groups_read;
 mod hold;
+mod hop_aggregate;
 mod inspect;
 mod join;
 mod lifetimes;
@@ -12,20 +14,24 @@ mod lookup_join;
 mod project;
 mod rank;
 mod rows;
+mod session_window;
 mod temporal_filter;
 mod temporal_join;
 mod unnest;
 
 pub use aggregate::Aggregate;
+pub(crate) use combine::Combine;
 pub use expire::Expire;
 pub(crate) use filter::filter;
 pub use hold::Hold;
+pub use hop_aggregate::HopAggregate;
 pub use inspect::{Inspect, InspectedPage};
 pub(crate) use inspect::{part_columns, state_parts};
 pub use join::Join;
 pub use lookup_join::LookupJoin;
 pub(crate) use project::project;
 pub use rank::Rank;
+pub use session_window::SessionWindow;
 pub use temporal_filter::TemporalFilter;
 pub use temporal_join::TemporalJoin;
 pub(crate) use unnest::{steps, unnest};
@@ -174,11 +180,17 @@ pub trait Operator: Send {
 #[cfg(test)]
 mod clock_tests;
 #[cfg(test)]
+mod combine_tests;
+#[cfg(test)]
 mod expire_tests;
+#[cfg(test)]
+mod hop_tests;
 #[cfg(test)]
 mod inspect_tests;
 #[cfg(test)]
 mod layout_tests;
+#[cfg(test)]
+mod session_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
