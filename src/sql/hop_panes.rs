@@ -15,7 +15,7 @@ use super::casts;
 use super::errors::from_datafusion;
 use super::event_time::{interval, is_timestamp, number};
 use super::window_functions::HOP_STARTS;
-use crate::exec::plan::{HopSpec, OperatorSpec, PlanNode, greatest_divisor};
+use crate::exec::plan::{HopSpec, OperatorSpec, PlanNode};
 use crate::types::Result;
 
 /// Lets the windows of a plan whose operators close share panes.
@@ -125,7 +125,7 @@ fn of_start(expression: &Arc<dyn PhysicalExpr>, starts: &[Option<i64>]) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::exec::plan::greatest_divisor;
 
     #[test]
     fn panes_are_what_slide_and_size_have_in_common() {

@@ -155,6 +155,22 @@ impl HopAggregate {
         floor(pane.saturating_sub(size), slide, offset).saturating_add(slide)
     }
 
+    /// For how many windows the rows of a chunk are late.
+    fn late_windows(&self, chunk: &Chunk, before: Watermark) -> Result<i64> {
+        let Some(open) = self.first_open(before) else { return Ok(0) };
+        let HopSpec { slide, offset, .. } = self.spec;
+        let times = values(chunk.column(self.closing.0))?;
+        let earliest = times.values().iter().min().map(|time| self.first_window(time - self.closing.1));
+        if earliest.is_none_or(|first| first >= open) {
+            return Ok(0);
+        }
+        let of_pane = |pane: i64| {
+            let (first, last) = (self.first_window(pane), floor(pane, slide, offset).min(open - 1));
+            if first <= last { (last - first) / slide + 1 } else { 0 }
+        };
+        Ok(times.values().iter().map(|time| of_pane(time - self.closing.1)).sum())
+    }
+
     /// What of a chunk is in a window that is not over; what is late is told for each window.
     fn on_time(&self, chunk: Chunk, cx: &mut Context<'_>) -> Result<Option<Chunk>> {
         let Some(open) = self.first_open(cx.before[0]) else { return Ok(Some(chunk)) };
@@ -171,9 +187,6 @@ impl HopAggregate {
                 start = start.saturating_add(slide);
             }
             over.push(last < open);
-        }
-        if rows.is_empty() {
-            return Ok(Some(chunk));
         }
         let diffs = Int64Array::from_iter_values(rows.iter().map(|row| chunk.diff(*row as usize)));
         let late = take_record_batch(chunk.batch(), &UInt32Array::from(rows))?;
@@ -412,7 +425,16 @@ impl Operator for HopAggregate {
 
     fn close(&mut self, _: Time, out: &mut Vec<Chunk>, cx: &mut Context<'_>) -> Result<Step> {
         while let Some(chunk) = self.pending.pop_front() {
-            if let Some(chunk) = self.on_time(chunk, cx)? {
+            let late = self.late_windows(&chunk, cx.before[0])?;
+            if late > CHUNK_ROWS_MAX as i64 && chunk.rows() > 1 {
+                // Cut up first: a row may be late for thousands of windows.
+                let half = chunk.rows() / 2;
+                self.pending.push_front(chunk.slice(half, chunk.rows() - half));
+                self.pending.push_front(chunk.slice(0, half));
+                continue;
+            }
+            let on_time = if late > 0 { self.on_time(chunk, cx)? } else { Some(chunk) };
+            if let Some(chunk) = on_time {
                 self.apply(&chunk)?;
             }
             if cx.expired() {
