@@ -32,10 +32,18 @@ pub(crate) fn divide(chunk: Chunk, column: usize, before: Watermark) -> Result<(
     }
     let times = values(chunk.column(column))?;
     let late: BooleanArray = times.iter().map(|time| Some(time.is_some_and(|time| before.is_past(time)))).collect();
+    divide_by(chunk, &late)
+}
+
+/// The changes of a chunk that are not late, and those that are; `late` says it of each.
+///
+/// # Errors
+/// None but a fault of the caller.
+pub(crate) fn divide_by(chunk: Chunk, late: &BooleanArray) -> Result<(Option<Chunk>, Option<Chunk>)> {
     match late.true_count() {
         0 => Ok((Some(chunk), None)),
         all if all == chunk.rows() => Ok((None, Some(chunk))),
-        _ => Ok((pick(&chunk, &not(&late)?)?, pick(&chunk, &late)?)),
+        _ => Ok((pick(&chunk, &not(late)?)?, pick(&chunk, late)?)),
     }
 }
 

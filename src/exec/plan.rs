@@ -224,6 +224,16 @@ pub enum OperatorSpec {
         /// The aggregates.
         aggregates: Vec<AggregateCall>,
     },
+    /// Aggregates of windows that overlap, each put out once when it is over. One input, whose rows have their panes in the
+    /// place of windows; always with a closing.
+    ///
+    /// Puts out the keys, then the aggregates.
+    HopAggregate {
+        /// The windows.
+        hop: HopSpec,
+        /// The aggregates, none of whose columns is of the windows.
+        aggregates: Vec<AggregateCall>,
+    },
     /// Of the rows of each key the one that came last. One input, whose last column has the rows' places in the order of
     /// their time; it is not put out. Only as the root: what it knows is the result.
     Latest,
@@ -234,6 +244,10 @@ pub enum OperatorSpec {
     /// Shows a part of each partition's rows in an order, or gives each row the values of window functions.
     /// One input.
     Rank(RankSpec),
+    /// Puts rows into sessions of their key. One input.
+    ///
+    /// Puts out the input's columns, then the first and the last time of the row's session.
+    SessionWindow(SessionSpec),
     /// Puts out a row for each element of a row's lists. One input.
     Unnest(UnnestSpec),
     /// Keeps rows back until their event time is over. One input; always with a closing.
@@ -315,6 +329,51 @@ pub struct ClockBound {
     pub lower: bool,
     /// It is shown at the bound itself too.
     pub inclusive: bool,
+}
+
+/// Windows of a size that follow each other by less, and so share panes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HopSpec {
+    /// The input's columns that make the group, those of windows among them.
+    pub keys: Vec<usize>,
+    /// Of each of the input's columns, how much later than the start of its window it is, in microseconds; `None` for
+    /// those that are no time of a window.
+    pub starts: Vec<Option<i64>>,
+    /// How far starts are from each other, in microseconds.
+    pub slide: i64,
+    /// In microseconds, above the slide.
+    pub size: i64,
+    /// What starts are a multiple of the slide after, in microseconds since 1970.
+    pub offset: i64,
+}
+
+impl HopSpec {
+    /// The length of a pane: of a window's start and its end one begins at each.
+    pub fn pane(&self) -> i64 {
+        greatest_divisor(self.slide, self.size)
+    }
+
+    /// The keys that are no times of windows.
+    pub fn plain_keys(&self) -> Vec<usize> {
+        let is_plain = |key: &usize| self.starts.get(*key).copied().flatten().is_none();
+        self.keys.iter().copied().filter(is_plain).collect()
+    }
+}
+
+/// The greatest number that divides two, which are above zero.
+pub(crate) fn greatest_divisor(a: i64, b: i64) -> i64 {
+    if b == 0 { a } else { greatest_divisor(b, a % b) }
+}
+
+/// Rows of a key that are each less than a gap behind another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionSpec {
+    /// The input's columns that make the key; none: all rows are of one.
+    pub keys: Vec<usize>,
+    /// The input's column of time, a timestamp; a row with NULL there is in no session.
+    pub time: usize,
+    /// In microseconds, above zero.
+    pub gap: i64,
 }
 
 /// Lists that are taken apart.
@@ -428,6 +487,8 @@ impl OperatorSpec {
             OperatorSpec::Unnest(_) => "Unnest",
             OperatorSpec::Rank(RankSpec { show: Show::First { .. }, .. }) => "First",
             OperatorSpec::Rank(RankSpec { show: Show::Window { .. }, .. }) => "Window",
+            OperatorSpec::SessionWindow(_) => "SessionWindow",
+            OperatorSpec::HopAggregate { .. } => "HopAggregate",
             OperatorSpec::Latest => "Latest",
             OperatorSpec::Hold => "Hold",
             OperatorSpec::Expire { .. } => "Expire",
@@ -466,6 +527,26 @@ pub struct AggregateCall {
     pub filter: Option<usize>,
     /// Name, type and nullability of the result, see [`AggregateFunction::result_type`].
     pub output: FieldRef,
+}
+
+impl AggregateCall {
+    /// True for an aggregate that remembers its arguments one by one.
+    pub fn keeps_values(&self) -> bool {
+        match self.function {
+            AggregateFunction::Min
+            | AggregateFunction::Max
+            | AggregateFunction::StringAgg { .. }
+            | AggregateFunction::ArrayAgg => true,
+            AggregateFunction::BoolAnd | AggregateFunction::BoolOr => false,
+            AggregateFunction::Count
+            | AggregateFunction::Sum
+            | AggregateFunction::Avg
+            | AggregateFunction::VarSamp
+            | AggregateFunction::VarPop
+            | AggregateFunction::StddevSamp
+            | AggregateFunction::StddevPop => self.distinct,
+        }
+    }
 }
 
 /// The aggregates that are kept current under retraction.

@@ -17,7 +17,7 @@ use datafusion::physical_expr::{PhysicalExpr, ScalarFunctionExpr};
 use super::statement::Emit;
 use super::window_functions::{CUMULATE_ENDS, HOP_STARTS, WINDOW_START};
 use crate::exec::plan::{
-    Closing, EventTerm, EventTime, JoinKind, JoinSpec, MatchSpec, OperatorSpec, PlanNode, RankSpec, Show,
+    Closing, EventTerm, EventTime, JoinKind, JoinSpec, MatchSpec, OperatorSpec, PlanNode, RankSpec, SessionSpec, Show,
     TemporalJoinSpec,
 };
 use crate::types::{Error, RelationId, Result};
@@ -182,8 +182,8 @@ fn rows_of(
                     if keys.is_empty() { "an aggregate without GROUP BY" } else { "a GROUP BY without a window" };
                 let known = first.times.iter().any(Option::is_some);
                 let hint = if known {
-                    "Add window_start and window_end of TUMBLE, HOP or CUMULATE over the column with the watermark to GROUP \
-                     BY; sessions do not close yet."
+                    "Add window_start and window_end of TUMBLE, HOP, CUMULATE or SESSION over the column with the watermark \
+                     to GROUP BY."
                 } else {
                     "Give the table event time with WATERMARK FOR ts AS ts - INTERVAL '5 seconds', and group by a window \
                      of it: FROM TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute') GROUP BY window_start, window_end."
@@ -224,6 +224,9 @@ fn rows_of(
             let rows = Rows { times: vec![None; node.schema.fields().len()], append_only: true };
             return Ok((rows, vec![closing]));
         }
+        // Made of aggregates that close, when that is known.
+        OperatorSpec::HopAggregate { .. } => return Err(Error::internal("panes before their windows close")),
+        OperatorSpec::SessionWindow(session) => return session_rows(session, &first, emit),
         OperatorSpec::LookupJoin(_) => {
             // Rows come out at the time at which they come.
             let mut times = first.times;
@@ -240,6 +243,32 @@ fn rows_of(
         }
     };
     Ok((rows, Vec::new()))
+}
+
+/// A session is over when no row can come any more that is less than the gap behind its last one.
+fn session_rows(session: &SessionSpec, input: &Rows, emit: Emit) -> Result<(Rows, Vec<Closing>)> {
+    let last_only = emit == Emit::OnWindowClose;
+    let known = input.times.get(session.time).cloned().flatten();
+    if last_only && known.is_some() && !input.append_only {
+        let refused = Error::unsupported("EMIT ON WINDOW CLOSE of SESSION over rows that change is not supported");
+        return Err(refused
+            .detail("A row that goes can divide a session into parts that were over long ago.")
+            .hint("Make the table APPEND ONLY, or leave EMIT out: the sessions then follow every change."));
+    }
+    let over = known.filter(|_| input.append_only).and_then(|mut time| {
+        time.delay_by(session.gap.checked_sub(1)?)?;
+        (time.size, time.end) = (Some(session.gap), session.gap);
+        Some(time)
+    });
+    // A row of a partition that is not over may still change; one that is held back comes out behind its own times.
+    let kept = input.times.iter().enumerate();
+    let mut times: Vec<Option<EventTime>> =
+        kept.map(|(column, time)| time.clone().filter(|_| !last_only && session.keys.contains(&column))).collect();
+    times.push(None);
+    times.push(over.clone().map(|time| EventTime { size: Some(0), ..time }));
+    let append_only = last_only && over.is_some();
+    let closing = over.map(|time| Closing { column: session.time, time, last_only, keep: 0 });
+    Ok((Rows { times, append_only }, closing.into_iter().collect()))
 }
 
 /// What is known of the rows of a join, and what it forgets: where event times of both sides are equal, or within a
@@ -431,12 +460,12 @@ impl EventTime {
     }
 }
 
-fn is_timestamp(data_type: &DataType) -> bool {
+pub(super) fn is_timestamp(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Timestamp(TimeUnit::Microsecond, _))
 }
 
 /// A constant interval of one length, in microseconds.
-fn interval(expression: &Arc<dyn PhysicalExpr>) -> Option<i64> {
+pub(super) fn interval(expression: &Arc<dyn PhysicalExpr>) -> Option<i64> {
     match expression.downcast_ref::<Literal>()?.value() {
         ScalarValue::IntervalMonthDayNano(Some(interval)) if interval.months == 0 => {
             i64::from(interval.days).checked_mul(DAY_MICROS)?.checked_add(interval.nanoseconds / 1_000)
@@ -445,7 +474,7 @@ fn interval(expression: &Arc<dyn PhysicalExpr>) -> Option<i64> {
     }
 }
 
-fn number(expression: &Arc<dyn PhysicalExpr>) -> Option<i64> {
+pub(super) fn number(expression: &Arc<dyn PhysicalExpr>) -> Option<i64> {
     match expression.downcast_ref::<Literal>()?.value() {
         ScalarValue::Int64(number) => *number,
         ScalarValue::Int32(number) => number.map(i64::from),

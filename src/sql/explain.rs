@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use super::types::sql_name;
 use crate::exec::plan::{
-    AggregateCall, AggregateFunction, ClockBound, JobPlan, JoinKind, MatchSpec, OnError, OperatorSpec, PlanNode, Show,
+    AggregateCall, ClockBound, JobPlan, JoinKind, MatchSpec, OnError, OperatorSpec, PlanNode, Show,
 };
 use crate::types::RelationId;
 
@@ -100,11 +100,10 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, Importe
             let parts: Vec<String> = bounds.iter().map(|bound| bound_text(bound, &input_name)).collect();
             parts.join(" AND ")
         }
-        OperatorSpec::Aggregate { keys, aggregates } => {
-            let keys: Vec<String> = keys.iter().map(|key| input_name(*key)).collect();
-            let calls: Vec<String> = aggregates.iter().map(|call| call_text(call, &input_name)).collect();
-            let keys = if keys.is_empty() { "one group".to_owned() } else { format!("by {}", keys.join(", ")) };
-            if calls.is_empty() { keys } else { format!("{keys}: {}", calls.join(", ")) }
+        OperatorSpec::Aggregate { keys, aggregates } => grouped(keys, aggregates, &input_name),
+        OperatorSpec::HopAggregate { hop, aggregates } => {
+            let windows = format!("windows of {} every {}", seconds(hop.size), seconds(hop.slide));
+            format!("{windows} from panes of {} {}", seconds(hop.pane()), grouped(&hop.keys, aggregates, &input_name))
         }
         OperatorSpec::Rank(rank) => {
             let keys: Vec<String> = rank.keys.iter().map(|key| input_name(*key)).collect();
@@ -148,6 +147,13 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, Importe
             let order = order.collect::<Vec<_>>().join(", ");
             let by = if keys.is_empty() { String::new() } else { format!("by {} ", names_of(keys, &input_name)) };
             format!("{by}in order of {order}")
+        }
+        OperatorSpec::SessionWindow(session) => {
+            let of = match session.keys.as_slice() {
+                [] => String::new(),
+                keys => format!(" by {}", names_of(keys, &input_name)),
+            };
+            format!("of {}, {} apart{of}", input_name(session.time), seconds(session.gap))
         }
         OperatorSpec::LookupJoin(join) => {
             let right = node.inputs.get(1).and_then(|input| plan.nodes.get(*input));
@@ -194,6 +200,12 @@ fn line(plan: &JobPlan, node: &PlanNode, relations: &HashMap<RelationId, Importe
     format!("{} {what}{state}{closing}{ttl} ({})", node.operator.name(), node.path)
 }
 
+fn grouped(keys: &[usize], aggregates: &[AggregateCall], input_name: &impl Fn(usize) -> String) -> String {
+    let calls: Vec<String> = aggregates.iter().map(|call| call_text(call, input_name)).collect();
+    let keys = if keys.is_empty() { "one group".to_owned() } else { format!("by {}", names_of(keys, input_name)) };
+    if calls.is_empty() { keys } else { format!("{keys}: {}", calls.join(", ")) }
+}
+
 fn names_of(columns: &[usize], name: &impl Fn(usize) -> String) -> String {
     columns.iter().map(|column| name(*column)).collect::<Vec<_>>().join(", ")
 }
@@ -208,7 +220,7 @@ fn state(operator: &OperatorSpec, input_name: &impl Fn(usize) -> String) -> Opti
                 keys => (format!("groups: a row for each {}", listed(keys)), " of a group".to_owned()),
             };
             let mut tables = vec![groups];
-            for (at, call) in aggregates.iter().enumerate().filter(|(_, call)| keeps_values(call)) {
+            for (at, call) in aggregates.iter().enumerate().filter(|(_, call)| call.keeps_values()) {
                 let argument = call.argument.map(input_name).unwrap_or_default();
                 tables.push(format!("a{at}: each {argument}{of}"));
             }
@@ -225,6 +237,11 @@ fn state(operator: &OperatorSpec, input_name: &impl Fn(usize) -> String) -> Opti
             }
             Some(tables.join(", "))
         }
+        OperatorSpec::HopAggregate { hop, .. } => {
+            let keys = hop.plain_keys();
+            let of = if keys.is_empty() { String::new() } else { format!(" of each {}", listed(&keys)) };
+            Some(format!("panes: one for each {}{of}", seconds(hop.pane())))
+        }
         OperatorSpec::Hold => Some("held: rows that are not over".to_owned()),
         OperatorSpec::Expire { keys, .. } => {
             let of = if keys.is_empty() { String::new() } else { format!(" of each {}", listed(keys)) };
@@ -239,6 +256,12 @@ fn state(operator: &OperatorSpec, input_name: &impl Fn(usize) -> String) -> Opti
         }
         OperatorSpec::TemporalJoin(_) => Some("l: the left rows, r: the versions".to_owned()),
         OperatorSpec::TemporalFilter(_) => Some("waiting: rows that are still to come or to go".to_owned()),
+        OperatorSpec::SessionWindow(session) if session.keys.is_empty() => {
+            Some("rows: all rows, closed: sessions that are over".to_owned())
+        }
+        OperatorSpec::SessionWindow(session) => {
+            Some(format!("rows: all rows of each {}, closed: sessions that are over", listed(&session.keys)))
+        }
         OperatorSpec::Rank(rank) if rank.keys.is_empty() => Some("rows: all rows".to_owned()),
         OperatorSpec::Rank(rank) => Some(format!("rows: all rows of each {}", listed(&rank.keys))),
         OperatorSpec::Import { .. }
@@ -251,24 +274,6 @@ fn state(operator: &OperatorSpec, input_name: &impl Fn(usize) -> String) -> Opti
     }
 }
 
-/// True for an aggregate that remembers its arguments one by one.
-fn keeps_values(call: &AggregateCall) -> bool {
-    match call.function {
-        AggregateFunction::Min
-        | AggregateFunction::Max
-        | AggregateFunction::StringAgg { .. }
-        | AggregateFunction::ArrayAgg => true,
-        AggregateFunction::BoolAnd | AggregateFunction::BoolOr => false,
-        AggregateFunction::Count
-        | AggregateFunction::Sum
-        | AggregateFunction::Avg
-        | AggregateFunction::VarSamp
-        | AggregateFunction::VarPop
-        | AggregateFunction::StddevSamp
-        | AggregateFunction::StddevPop => call.distinct,
-    }
-}
-
 /// A comparison with the clock, as it was likely written: `ts > now() - 300 s`.
 fn bound_text(bound: &ClockBound, input_name: &impl Fn(usize) -> String) -> String {
     let operator = match (bound.lower, bound.inclusive) {
@@ -277,14 +282,17 @@ fn bound_text(bound: &ClockBound, input_name: &impl Fn(usize) -> String) -> Stri
         (false, true) => ">=",
         (false, false) => ">",
     };
-    let (seconds, micros) = (bound.moved.unsigned_abs() / 1_000_000, bound.moved.unsigned_abs() % 1_000_000);
     let sign = if bound.moved < 0 { '-' } else { '+' };
-    let moved = match (seconds, micros) {
-        (0, 0) => String::new(),
-        (seconds, 0) => format!(" {sign} {seconds} s"),
-        (seconds, micros) => format!(" {sign} {seconds}.{micros:06} s"),
-    };
+    let moved = if bound.moved == 0 { String::new() } else { format!(" {sign} {}", seconds(bound.moved)) };
     format!("{} {operator} now(){moved}", input_name(bound.column))
+}
+
+/// The length of so many microseconds.
+fn seconds(micros: i64) -> String {
+    match (micros.unsigned_abs() / 1_000_000, micros.unsigned_abs() % 1_000_000) {
+        (seconds, 0) => format!("{seconds} s"),
+        (seconds, micros) => format!("{seconds}.{micros:06} s"),
+    }
 }
 
 fn columns(node: &PlanNode) -> String {

@@ -11,6 +11,7 @@ mod join;
 mod lookup_join;
 mod match_rows;
 mod rank;
+mod session_window;
 mod temporal_filter;
 mod temporal_join;
 mod unnest;
@@ -40,6 +41,7 @@ use super::aggregates;
 use super::arithmetic::is_checked;
 use super::errors::from_datafusion;
 use super::event_time::{self, Input};
+use super::hop_panes;
 use super::planner::{PlannedView, Resolver};
 use super::prune::prune;
 use super::state_ttl;
@@ -71,6 +73,7 @@ pub(crate) fn lower(
     let on_error = if lowering.nodes.iter().any(computes) { OnError::Keep } else { OnError::Never };
     let mut nodes = prune(lowering.nodes)?;
     let (event_times, closed) = event_time::close(&mut nodes, &lowering.inputs, standing.emit)?;
+    hop_panes::share(&mut nodes)?;
     let (key, mut append_only) = (root.key.unwrap_or_default(), root.append_only || closed);
     if let Some(ttl_millis) = standing.ttl_millis {
         if standing.emit == Emit::OnWindowClose {

@@ -33,6 +33,7 @@ mod explain;
 mod form_checks;
 mod functions;
 mod grouping;
+mod hop_panes;
 mod index;
 mod intervals;
 mod json_aggregates;

@@ -84,6 +84,14 @@ pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
                     place = input;
                 }
             }
+            OperatorSpec::SessionWindow(session) => {
+                for column in session.keys.iter_mut().chain([&mut session.time]) {
+                    *column = moved_column(*column, &input)?;
+                }
+                let kept = input.iter().flatten().count();
+                place = input.iter().copied().chain([Some(kept), Some(kept + 1)]).collect();
+                node.schema = narrowed(&node.schema, &place);
+            }
             OperatorSpec::Join(join) => {
                 let right = node.inputs.get(1).and_then(|input| places.get(*input)).cloned().unwrap_or_default();
                 let kept = input.iter().flatten().count();
@@ -132,8 +140,9 @@ pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
                     *column = moved_column(*column, &input)?;
                 }
             }
-            // What expires is put in later.
+            // What expires is put in later, and panes come later.
             OperatorSpec::Constant { .. }
+            | OperatorSpec::HopAggregate { .. }
             | OperatorSpec::Union
             | OperatorSpec::Latest
             | OperatorSpec::Hold
@@ -195,6 +204,11 @@ fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
                 let input = node.inputs.first().and_then(|input| nodes.get(*input));
                 (0..input.map_or(0, |input| input.schema.fields().len())).collect()
             }
+            OperatorSpec::SessionWindow(session) => {
+                let input = node.schema.fields().len().saturating_sub(2);
+                let read = own.into_iter().filter(|column| *column < input);
+                read.chain(session.keys.iter().copied()).chain([session.time]).collect()
+            }
             OperatorSpec::Filter { predicate, .. } => own.into_iter().chain(columns_of(predicate)).collect(),
             OperatorSpec::Unnest(unnest) => unnest.lists.iter().chain(&unnest.columns).copied().collect(),
             // A batch without columns has no length of its own: keep one.
@@ -203,9 +217,11 @@ fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
                 shown.into_iter().chain(bounds.iter().map(|bound| bound.column)).collect()
             }
             // The inputs of a union must keep one shape; no query is lowered to the latest rows of a key.
-            OperatorSpec::Union | OperatorSpec::Latest | OperatorSpec::Hold | OperatorSpec::Expire { .. } => {
-                all.collect()
-            }
+            OperatorSpec::Union
+            | OperatorSpec::Latest
+            | OperatorSpec::Hold
+            | OperatorSpec::HopAggregate { .. }
+            | OperatorSpec::Expire { .. } => all.collect(),
             OperatorSpec::Aggregate { keys, aggregates } => keys
                 .iter()
                 .copied()

@@ -7,13 +7,13 @@
 //! | --- | --- |
 //! | GROUP BY, DISTINCT | a group to which nothing happened |
 //! | a join | a row of either side that did not come again |
-//! | ORDER BY … LIMIT, DISTINCT ON, window functions | a partition to which nothing happened |
+//! | ORDER BY … LIMIT, DISTINCT ON, window functions, SESSION | a partition to which nothing happened |
 //!
 //! What event time closes is forgotten by that, and an aggregate without GROUP BY keeps its one row.
 
 use std::sync::Arc;
 
-use crate::exec::plan::{OperatorSpec, PlanNode};
+use crate::exec::plan::{OperatorSpec, PlanNode, RankSpec, SessionSpec};
 use crate::types::{Error, Result, SqlState};
 
 /// Bounds the state of a plan whose root is the last node.
@@ -87,8 +87,8 @@ impl Expiring {
                 }
                 true
             }
-            OperatorSpec::Rank(rank) => {
-                let keys = rank.keys.clone();
+            OperatorSpec::Rank(RankSpec { keys, .. }) | OperatorSpec::SessionWindow(SessionSpec { keys, .. }) => {
+                let keys = keys.clone();
                 self.below(node, 0, "expire", keys);
                 true
             }

@@ -22,6 +22,10 @@ use crate::types::{Error, Result, SqlState};
 
 /// Stands for `PARTITION BY` among a call's arguments.
 const PARTITION: &str = "partition_of_session";
+/// Whether a row opens a session, among the columns that a call of `SESSION` needs for itself.
+pub(crate) const OPENS: &str = "clink_opens";
+/// The number of a row's session in its partition, likewise.
+pub(crate) const SESSION: &str = "clink_session";
 const DAY_MICROS: i64 = 86_400_000_000;
 /// Windows that one row may be in: it comes out for each.
 const WINDOWS_PER_ROW_MAX: i64 = 10_000;
@@ -280,20 +284,20 @@ impl<'a> Call<'a> {
         let gap = interval(gap);
         let columns = partition.join(", ");
         let by = if partition.is_empty() { String::new() } else { format!("PARTITION BY {columns} ") };
-        let session = partition.iter().map(String::as_str).chain(["clink_session"]).collect::<Vec<_>>().join(", ");
+        let session = partition.iter().map(String::as_str).chain([SESSION]).collect::<Vec<_>>().join(", ");
         let text = format!(
             "SELECT *, min({time}) OVER (PARTITION BY {session}) AS window_start, \
              max({time}) OVER (PARTITION BY {session}) + {gap} AS window_end, \
              max({time}) OVER (PARTITION BY {session}) + {gap} - INTERVAL '1 microsecond' AS window_time \
-             FROM (SELECT *, sum(clink_opens) OVER ({by}ORDER BY {time}) AS clink_session \
-             FROM (SELECT *, CASE WHEN {time} < lag({time}) OVER ({by}ORDER BY {time}) + {gap} THEN 0 ELSE 1 END AS clink_opens \
+             FROM (SELECT *, sum({OPENS}) OVER ({by}ORDER BY {time}) AS {SESSION} \
+             FROM (SELECT *, CASE WHEN {time} < lag({time}) OVER ({by}ORDER BY {time}) + {gap} THEN 0 ELSE 1 END AS {OPENS} \
              FROM {input} WHERE {time} IS NOT NULL) AS rows_of_sessions) AS sessions"
         );
         let mut query = parse_query(&text)?;
         if let SetExpr::Select(select) = query.body.as_mut()
             && let Some(SelectItem::Wildcard(options)) = select.projection.first_mut()
         {
-            let names = ["clink_opens", "clink_session"].map(|name| ast::ObjectName::from(vec![Ident::new(name)]));
+            let names = [OPENS, SESSION].map(|name| ast::ObjectName::from(vec![Ident::new(name)]));
             options.opt_exclude = Some(ExcludeSelectItem::Multiple(names.into()));
         }
         Ok(query)

@@ -147,12 +147,12 @@ impl Multiset {
     }
 
     /// Those of them between two bounds, the first of which is not above the second.
-    pub fn range(
-        &self,
+    pub fn range<'a>(
+        &'a self,
         slot: Slot,
         from: Bound<&[u8]>,
         to: Bound<&[u8]>,
-    ) -> impl DoubleEndedIterator<Item = (&[u8], i64)> {
+    ) -> impl DoubleEndedIterator<Item = (&'a [u8], i64)> + use<'a> {
         self.entries[slot as usize].range::<[u8], _>((from, to)).map(|(value, entry)| (&**value, entry.count))
     }
 

@@ -6,7 +6,7 @@ use crate::engine::coordinator::{RelationKind, RelationSpec};
 use crate::engine::event_times::TableTimeCut;
 use crate::engine::reading_order::OrderCut;
 use crate::exec::JobSpec;
-use crate::exec::plan::{JobPlan, MatchSpec, OperatorSpec, RankSpec, Show};
+use crate::exec::plan::{AggregateCall, JobPlan, MatchSpec, OperatorSpec, RankSpec, Show};
 use crate::exec::sink::SinkPosition;
 use crate::exec::source::Offset;
 use crate::state::{Part, Snapshot};
@@ -158,6 +158,13 @@ pub(crate) fn plan_of(relation: &RelationSpec) -> Option<JobPlan> {
     }
 }
 
+fn calls(aggregates: &[AggregateCall]) -> String {
+    let calls = aggregates
+        .iter()
+        .map(|call| format!("{:?} {:?} {} {:?}", call.function, call.argument, call.distinct, call.filter));
+    calls.collect::<Vec<_>>().join(", ")
+}
+
 /// A mark that two plans share only when the state of one serves the other.
 pub(crate) fn plan_mark(relation: &RelationSpec) -> Option<String> {
     use std::fmt::Write as _;
@@ -200,12 +207,9 @@ pub(crate) fn plan_mark(relation: &RelationSpec) -> Option<String> {
                 write!(text, " {keys:?} {order:?} {shown}")
             }
             OperatorSpec::Unnest(unnest) => write!(text, " {unnest:?}"),
-            OperatorSpec::Aggregate { keys, aggregates } => {
-                let calls = aggregates
-                    .iter()
-                    .map(|call| format!("{:?} {:?} {} {:?}", call.function, call.argument, call.distinct, call.filter));
-                write!(text, " {keys:?} {}", calls.collect::<Vec<_>>().join(", "))
-            }
+            OperatorSpec::SessionWindow(session) => write!(text, " {session:?}"),
+            OperatorSpec::Aggregate { keys, aggregates } => write!(text, " {keys:?} {}", calls(aggregates)),
+            OperatorSpec::HopAggregate { hop, aggregates } => write!(text, " {hop:?} {}", calls(aggregates)),
         };
     }
     Some(format!("{:016x}", fnv1a(text.as_bytes())))

@@ -57,4 +57,11 @@ impl Accumulator for Bools {
         }
         Ok(())
     }
+
+    fn take_back(&mut self, _: &KeyIndex, slot: Slot, input: &mut &[u8]) -> Result<()> {
+        for count in &mut self.counts[slot as usize] {
+            *count -= i64::from_le_bytes(take(input)?);
+        }
+        Ok(())
+    }
 }

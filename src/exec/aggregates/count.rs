@@ -51,4 +51,9 @@ impl Accumulator for Count {
         self.counts[slot as usize] += i64::from_le_bytes(take(input)?);
         Ok(())
     }
+
+    fn take_back(&mut self, _: &KeyIndex, slot: Slot, input: &mut &[u8]) -> Result<()> {
+        self.counts[slot as usize] -= i64::from_le_bytes(take(input)?);
+        Ok(())
+    }
 }

@@ -27,6 +27,14 @@ impl Distinct {
         let codec = RowCodec::for_keys([argument])?;
         Ok(Distinct { inner, codec, seen: Multiset::new(slot_name.to_owned(), track) })
     }
+
+    /// Adds arguments, each so often as it is there, times a number.
+    fn add_entries(&mut self, index: &KeyIndex, slot: Slot, entries: &[(&[u8], i64)], times: i64) -> Result<()> {
+        let column = self.codec.decode(entries.iter().map(|(value, _)| *value))?;
+        let diffs: Vec<i64> = entries.iter().map(|(_, count)| times * count).collect();
+        let slots = vec![slot; diffs.len()];
+        self.update(&Changes { index, slots: &slots, argument: column.first(), diffs: &diffs })
+    }
 }
 
 impl Accumulator for Distinct {
@@ -70,11 +78,11 @@ impl Accumulator for Distinct {
     }
 
     fn import(&mut self, index: &KeyIndex, slot: Slot, input: &mut &[u8]) -> Result<()> {
-        let entries = import_entries(input)?;
-        let column = self.codec.decode(entries.iter().map(|(value, _)| *value))?;
-        let diffs: Vec<i64> = entries.iter().map(|(_, count)| *count).collect();
-        let slots = vec![slot; diffs.len()];
-        self.update(&Changes { index, slots: &slots, argument: column.first(), diffs: &diffs })
+        self.add_entries(index, slot, &import_entries(input)?, 1)
+    }
+
+    fn take_back(&mut self, index: &KeyIndex, slot: Slot, input: &mut &[u8]) -> Result<()> {
+        self.add_entries(index, slot, &import_entries(input)?, -1)
     }
 
     fn entries(&self) -> StateSize {

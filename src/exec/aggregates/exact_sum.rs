@@ -50,6 +50,7 @@ impl Output {
 trait Wide: Copy + Default + Send + Sync + fmt::Debug + 'static {
     type Bytes: AsRef<[u8]>;
     fn plus(self, other: Self) -> Self;
+    fn minus(self, other: Self) -> Self;
     fn to_le_bytes(self) -> Self::Bytes;
     fn take(input: &mut &[u8]) -> Result<Self>;
     fn to_i256(self) -> i256;
@@ -64,6 +65,9 @@ impl Wide for i128 {
     type Bytes = [u8; 16];
     fn plus(self, other: i128) -> i128 {
         self.wrapping_add(other)
+    }
+    fn minus(self, other: i128) -> i128 {
+        self.wrapping_sub(other)
     }
     fn to_le_bytes(self) -> [u8; 16] {
         i128::to_le_bytes(self)
@@ -80,6 +84,9 @@ impl Wide for i256 {
     type Bytes = [u8; 32];
     fn plus(self, other: i256) -> i256 {
         self.wrapping_add(other)
+    }
+    fn minus(self, other: i256) -> i256 {
+        self.wrapping_sub(other)
     }
     fn to_le_bytes(self) -> [u8; 32] {
         i256::to_le_bytes(self)
@@ -227,6 +234,13 @@ where
         let slot = slot as usize;
         self.sums[slot] = self.sums[slot].plus(W::take(input)?);
         self.counts[slot] += i64::from_le_bytes(take(input)?);
+        Ok(())
+    }
+
+    fn take_back(&mut self, _: &KeyIndex, slot: Slot, input: &mut &[u8]) -> Result<()> {
+        let slot = slot as usize;
+        self.sums[slot] = self.sums[slot].minus(W::take(input)?);
+        self.counts[slot] -= i64::from_le_bytes(take(input)?);
         Ok(())
     }
 }

@@ -125,4 +125,14 @@ impl Accumulator for FloatSum {
         }
         Ok(())
     }
+
+    fn take_back(&mut self, _: &KeyIndex, slot: Slot, input: &mut &[u8]) -> Result<()> {
+        let group = &mut self.groups[slot as usize];
+        group.sum.add(DoubleDouble::decode(input)?.times(-1.0));
+        for count in [&mut group.count, &mut group.nans, &mut group.positive_infinities, &mut group.negative_infinities]
+        {
+            *count -= i64::from_le_bytes(take(input)?);
+        }
+        Ok(())
+    }
 }

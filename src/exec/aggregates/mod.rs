@@ -103,6 +103,12 @@ pub trait Accumulator: Send + Sync + fmt::Debug {
         self.decode(slot, input)
     }
 
+    /// Takes an exported state off a slot's and moves `input` behind it.
+    ///
+    /// # Errors
+    /// XX001 when the bytes are cut short.
+    fn take_back(&mut self, index: &KeyIndex, slot: Slot, input: &mut &[u8]) -> Result<()>;
+
     /// Hands over the map entries that changed since the last call.
     fn flush(&mut self, index: &KeyIndex, batch: &mut WriteBatch) {
         let _ = (index, batch);

@@ -192,6 +192,13 @@ impl Accumulator for Ordered {
         Ok(())
     }
 
+    fn take_back(&mut self, index: &KeyIndex, slot: Slot, input: &mut &[u8]) -> Result<()> {
+        for (value, count) in import_entries(input)? {
+            self.values.add(index, slot, value, -count);
+        }
+        Ok(())
+    }
+
     fn entries(&self) -> StateSize {
         StateSize { keys: self.values.total_len(), bytes: self.values.total_bytes() }
     }

@@ -119,4 +119,13 @@ impl Accumulator for Variance {
         group.unbounded += i64::from_le_bytes(take(input)?);
         Ok(())
     }
+
+    fn take_back(&mut self, _: &KeyIndex, slot: Slot, input: &mut &[u8]) -> Result<()> {
+        let group = &mut self.groups[slot as usize];
+        group.sum.add(DoubleDouble::decode(input)?.times(-1.0));
+        group.squares.add(DoubleDouble::decode(input)?.times(-1.0));
+        group.count -= i64::from_le_bytes(take(input)?);
+        group.unbounded -= i64::from_le_bytes(take(input)?);
+        Ok(())
+    }
 }

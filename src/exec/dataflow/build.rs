@@ -20,8 +20,8 @@ use super::marks::Marks;
 use crate::exec::arrangement::{Arrangement, Layout};
 use crate::exec::operator_counts::OperatorCounts;
 use crate::exec::operators::{
-    Aggregate, Expire, Hold, Join, LookupJoin, MatchRows, Rank, TemporalFilter, TemporalJoin, filter, project, steps,
-    unnest,
+    Aggregate, Combine, Expire, Hold, HopAggregate, Join, LookupJoin, MatchRows, Rank, SessionWindow, TemporalFilter,
+    TemporalJoin, filter, project, steps, unnest,
 };
 use crate::exec::plan::{
     Closing, EventTerm, EventTime, JoinKind, OPENED, OnError, OperatorSpec, PlanNode, late_rows_schema,
@@ -173,10 +173,38 @@ pub(super) fn build<'scope>(
                 } else {
                     Route::by_keys(input_schema, keys)
                 };
-                let inputs = vec![(input.stream, route)];
+                // Late rows are told one by one, and where rows are on their worker nothing is to be saved.
+                let combines = job.peers > 1 && node.closing.is_empty() && !matches!(route, Route::Local);
+                let combine =
+                    combines.then(|| Combine::new(input_schema, keys, aggregates).expect("the job was checked"));
+                let rows = match combine.flatten() {
+                    Some(mut combine) => {
+                        let counts = job.shared.operator(&format!("{}/combine", node.path), "Combine");
+                        transform(input.stream, counts, job, move |chunk| combine.apply(chunk).map(Some))
+                    }
+                    None => input.stream,
+                };
+                let inputs = vec![(rows, route)];
                 let (stream, too_late) = drive(inputs, counts, Box::new(operator), follows, spec.as_of, job);
                 late.extend(too_late);
                 Spread { stream, by: Some((0..keys.len()).collect()) }
+            }
+            OperatorSpec::HopAggregate { hop, aggregates } => {
+                let input = inputs.remove(0);
+                let input_schema = &plan.nodes[node.inputs[0]].schema;
+                let (operator, schema) = (OperatorId::of(&spec.shared.name, &node.path), Arc::clone(&node.schema));
+                let (track, keys) = (spec.state.is_some(), hop.plain_keys());
+                let closing = node.closing.first().expect("windows close by event time");
+                let operator = HopAggregate::new(operator, input_schema, schema, hop, aggregates, closing, track)
+                    .expect("the job was checked");
+                let there = input.by.as_ref() == Some(&keys) && !keys.is_empty();
+                let route = if there { Route::Local } else { Route::by_keys(input_schema, &keys) };
+                let inputs = vec![(input.stream, route)];
+                let (stream, too_late) = drive(inputs, counts, Box::new(operator), follows, spec.as_of, job);
+                late.extend(too_late);
+                let place = |key: &usize| hop.keys.iter().position(|column| column == key);
+                let by: Option<Vec<usize>> = keys.iter().map(place).collect();
+                Spread { stream, by: by.filter(|by| !by.is_empty()) }
             }
             OperatorSpec::Unnest(unnesting) => {
                 let (cut, apply) = (unnesting.clone(), unnesting.clone());
@@ -198,6 +226,20 @@ pub(super) fn build<'scope>(
                 let inputs = vec![(input.stream, route)];
                 let (stream, _) = drive(inputs, counts, Box::new(operator), None, spec.as_of, job);
                 Spread { stream, by: Some(rank.keys.clone()).filter(|keys| !keys.is_empty()) }
+            }
+            OperatorSpec::SessionWindow(session) => {
+                let input = inputs.remove(0);
+                let input_schema = &plan.nodes[node.inputs[0]].schema;
+                let (operator, schema) = (OperatorId::of(&spec.shared.name, &node.path), Arc::clone(&node.schema));
+                let operator = SessionWindow::new(operator, input_schema, schema, session, spec.state.is_some())
+                    .expect("the job was checked")
+                    .closing(node.closing.first());
+                let there = input.by.as_ref() == Some(&session.keys) && !session.keys.is_empty();
+                let route = if there { Route::Local } else { Route::by_keys(input_schema, &session.keys) };
+                let inputs = vec![(input.stream, route)];
+                let (stream, too_late) = drive(inputs, counts, Box::new(operator), follows, spec.as_of, job);
+                late.extend(too_late);
+                Spread { stream, by: Some(session.keys.clone()).filter(|keys| !keys.is_empty()) }
             }
             OperatorSpec::Join(join) => {
                 let schemas = [0, 1].map(|input: usize| &plan.nodes[node.inputs[input]].schema);

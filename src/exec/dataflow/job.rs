@@ -8,7 +8,9 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use super::marks::Known;
 use crate::exec::aggregates::accumulator;
 use crate::exec::arrangement::Layout;
-use crate::exec::operators::{Hold, LookupJoin, MatchRows, Rank, TemporalFilter, TemporalJoin};
+use crate::exec::operators::{
+    Hold, HopAggregate, LookupJoin, MatchRows, Rank, SessionWindow, TemporalFilter, TemporalJoin,
+};
 use crate::exec::plan::{JobPlan, OnError, OperatorSpec, PlanNode};
 use crate::exec::relation::RelationShared;
 use crate::exec::sink::JobOutput;
@@ -116,6 +118,17 @@ impl JobSpec {
             if let OperatorSpec::Rank(rank) = &node.operator {
                 let input = &plan.nodes[node.inputs[0]].schema;
                 Rank::new(OperatorId::of("", &node.path), input, Arc::clone(&node.schema), rank, false)?;
+            }
+            if let (OperatorSpec::HopAggregate { hop, aggregates }, Some(closing)) =
+                (&node.operator, node.closing.first())
+            {
+                let (operator, input) = (OperatorId::of("", &node.path), &plan.nodes[node.inputs[0]].schema);
+                let schema = Arc::clone(&node.schema);
+                HopAggregate::new(operator, input, schema, hop, aggregates, closing, false)?;
+            }
+            if let OperatorSpec::SessionWindow(session) = &node.operator {
+                let (operator, input) = (OperatorId::of("", &node.path), &plan.nodes[node.inputs[0]].schema);
+                SessionWindow::new(operator, input, Arc::clone(&node.schema), session, false)?;
             }
             if let (OperatorSpec::Hold, Some(closing)) = (&node.operator, node.closing.first()) {
                 Hold::new(OperatorId::of("", &node.path), Arc::clone(&node.schema), closing, false)?;

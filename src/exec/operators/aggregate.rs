@@ -19,10 +19,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, BooleanArray, RecordBatch, RecordBatchOptions, UInt32Array};
 use arrow::compute::{concat_batches, interleave, kernels::cmp::distinct, take};
 use arrow::datatypes::{DataType, SchemaRef};
 
+use super::combine::states;
 use super::groups_read::{Groups, GroupsRead};
 use super::lifetimes::Lifetimes;
 use super::rows::to_chunks;
@@ -45,6 +46,8 @@ const READ_GROUPS: usize = 4_096;
 pub struct Aggregate {
     operator: OperatorId,
     schema: SchemaRef,
+    /// Columns of the input.
+    width: usize,
     keys: Vec<usize>,
     codec: RowCodec,
     index: KeyIndex,
@@ -137,18 +140,12 @@ impl Aggregate {
         track: bool,
     ) -> Result<Aggregate> {
         let codec = RowCodec::for_keys(keys.iter().map(|key| input.field(*key).data_type()))?;
-        let accumulators = calls
-            .iter()
-            .enumerate()
-            .map(|(position, call)| {
-                let argument = call.argument.map_or(&DataType::Null, |argument| input.field(argument).data_type());
-                accumulator(&call.function, argument, call.distinct, &format!("a{position}"), track)
-            })
-            .collect::<Result<Vec<_>>>()?;
+        let accumulators = accumulators(input, &calls, track)?;
         let global = keys.is_empty().then_some(GlobalGroup { here: owns_global, shown: false });
         Ok(Aggregate {
             operator,
             schema,
+            width: input.fields().len(),
             keys,
             codec,
             index: KeyIndex::new(track),
@@ -230,6 +227,11 @@ impl Aggregate {
             slots.iter().for_each(|slot| lives.renew(*slot, now));
         }
         self.note_shown(&slots)?;
+        if let Some(states) = states(chunk, self.width) {
+            self.add_sums(&slots, states)?;
+            self.slots = slots;
+            return Ok(());
+        }
         self.diffs.clear();
         match chunk.diffs() {
             Some(diffs) => self.diffs.extend_from_slice(diffs.values()),
@@ -238,16 +240,22 @@ impl Aggregate {
         for (slot, diff) in slots.iter().zip(&self.diffs) {
             self.rows[*slot as usize] += diff;
         }
-        for (call, accumulator) in self.calls.iter().zip(&mut self.accumulators) {
-            let filtered = call.filter.map(|filter| passing(chunk.column(filter), &self.diffs)).transpose()?;
-            accumulator.update(&Changes {
-                index: &self.index,
-                slots: &slots,
-                argument: call.argument.map(|argument| chunk.column(argument)),
-                diffs: filtered.as_deref().unwrap_or(&self.diffs),
-            })?;
-        }
+        update(&self.calls, &mut self.accumulators, &self.index, &slots, chunk, &self.diffs)?;
         self.slots = slots;
+        Ok(())
+    }
+
+    /// Adds what other workers summed up.
+    fn add_sums(&mut self, slots: &[Slot], states: &BinaryArray) -> Result<()> {
+        for (slot, mut state) in slots.iter().zip(states.iter().flatten()) {
+            let cut = || Error::internal("the sum of a group is cut short");
+            let (rows, rest) = state.split_first_chunk::<8>().ok_or_else(cut)?;
+            self.rows[*slot as usize] += i64::from_le_bytes(*rows);
+            state = rest;
+            for accumulator in &mut self.accumulators {
+                accumulator.import(&self.index, *slot, &mut state)?;
+            }
+        }
         Ok(())
     }
 
@@ -437,6 +445,46 @@ impl Aggregate {
         }
         Ok(true)
     }
+}
+
+/// The states of the aggregates of an operator.
+///
+/// # Errors
+/// 42883 or 0A000 when a type cannot be aggregated.
+pub(super) fn accumulators(
+    input: &SchemaRef,
+    calls: &[AggregateCall],
+    track: bool,
+) -> Result<Vec<Box<dyn Accumulator>>> {
+    let accumulators = calls.iter().enumerate().map(|(position, call)| {
+        let argument = call.argument.map_or(&DataType::Null, |argument| input.field(argument).data_type());
+        accumulator(&call.function, argument, call.distinct, &format!("a{position}"), track)
+    });
+    accumulators.collect()
+}
+
+/// Applies a chunk's rows to the aggregates of their groups.
+///
+/// # Errors
+/// When the chunk is not of the planned types.
+pub(super) fn update(
+    calls: &[AggregateCall],
+    accumulators: &mut [Box<dyn Accumulator>],
+    index: &KeyIndex,
+    slots: &[Slot],
+    chunk: &Chunk,
+    diffs: &[i64],
+) -> Result<()> {
+    for (call, accumulator) in calls.iter().zip(accumulators) {
+        let filtered = call.filter.map(|filter| passing(chunk.column(filter), diffs)).transpose()?;
+        accumulator.update(&Changes {
+            index,
+            slots,
+            argument: call.argument.map(|argument| chunk.column(argument)),
+            diffs: filtered.as_deref().unwrap_or(diffs),
+        })?;
+    }
+    Ok(())
 }
 
 /// The diffs of the rows for which the filter is true; zero for the others.

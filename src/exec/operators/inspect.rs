@@ -60,6 +60,8 @@ pub(crate) fn state_parts(operator: &OperatorSpec) -> &'static [&'static str] {
         | OperatorSpec::Filter { .. }
         | OperatorSpec::Union
         | OperatorSpec::Unnest(_)
+        | OperatorSpec::SessionWindow(_)
+        | OperatorSpec::HopAggregate { .. }
         | OperatorSpec::TemporalFilter(_)
         | OperatorSpec::TemporalJoin(_)
         | OperatorSpec::LookupJoin(_)

@@ -78,6 +78,16 @@ fn every_slot_that_an_operator_writes_is_on_the_page() {
     let mut rank = Rank::new(root, &input(), input(), &spec, true).expect("takes the types");
     check(&mut rank, root, &["rows"]);
 
+    let mut sessions = super::session_tests::sessions(None);
+    let mut store = MemoryBackend::default();
+    open(&mut sessions, &mut store);
+    let rows = super::version_tests::chunks(&[((Some(1), Some(5), 0), 1)]);
+    rows.into_iter().for_each(|chunk| sessions.push(0, chunk).expect("takes the type"));
+    close(&mut sessions, &mut store, 1, &[]);
+    barrier(&mut sessions, &mut store);
+    assert_eq!(slots(&store, root).into_iter().collect::<Vec<_>>(), ["rows"]);
+    assert!(documented("closed") && documented("panes"));
+
     let kept = OperatorId::of("public.v", "rows");
     check(&mut arrangement(&[], true).retaining(60_000), kept, &["rows", "history"]);
 }

@@ -1,10 +1,12 @@
 //! Relational operators as plain structs, tested without threads.
 
 mod aggregate;
+mod combine;
 mod expire;
 mod filter;
 mod groups_read;
 mod hold;
+mod hop_aggregate;
 mod inspect;
 mod join;
 mod lifetimes;
@@ -13,14 +15,17 @@ mod match_rows;
 mod project;
 mod rank;
 mod rows;
+mod session_window;
 mod temporal_filter;
 mod temporal_join;
 mod unnest;
 
 pub use aggregate::Aggregate;
+pub(crate) use combine::Combine;
 pub use expire::Expire;
 pub(crate) use filter::filter;
 pub use hold::Hold;
+pub use hop_aggregate::HopAggregate;
 pub use inspect::{Inspect, InspectedPage};
 pub(crate) use inspect::{part_columns, part_source, state_parts};
 pub use join::Join;
@@ -28,6 +33,7 @@ pub use lookup_join::LookupJoin;
 pub use match_rows::MatchRows;
 pub(crate) use project::project;
 pub use rank::Rank;
+pub use session_window::SessionWindow;
 pub use temporal_filter::TemporalFilter;
 pub use temporal_join::TemporalJoin;
 pub(crate) use unnest::{steps, unnest};
@@ -176,13 +182,19 @@ pub trait Operator: Send {
 #[cfg(test)]
 mod clock_tests;
 #[cfg(test)]
+mod combine_tests;
+#[cfg(test)]
 mod expire_tests;
+#[cfg(test)]
+mod hop_tests;
 #[cfg(test)]
 mod inspect_tests;
 #[cfg(test)]
 mod layout_tests;
 #[cfg(test)]
 mod match_tests;
+#[cfg(test)]
+mod session_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

@@ -10,6 +10,20 @@ use arrow::datatypes::SchemaRef;
 use crate::state::RowCodec;
 use crate::types::{Chunk, Result};
 
+/// Bytes of a time in front of an entry.
+pub(super) const TIME_BYTES: usize = 8;
+
+/// A time so that greater times have greater bytes.
+pub(super) fn encoded_time(at: i64) -> [u8; TIME_BYTES] {
+    (at ^ i64::MIN).to_be_bytes()
+}
+
+/// The time at the start of an entry, which is at least so long.
+pub(super) fn time_of(entry: &[u8]) -> i64 {
+    let time = entry.first_chunk::<TIME_BYTES>().expect("an entry begins with its time");
+    i64::from_be_bytes(*time) ^ i64::MIN
+}
+
 /// Columns with a diff a row as chunks.
 pub(super) fn to_chunks(schema: &SchemaRef, columns: Vec<ArrayRef>, diffs: Vec<i64>) -> Result<Vec<Chunk>> {
     let options = RecordBatchOptions::new().with_row_count(Some(diffs.len()));

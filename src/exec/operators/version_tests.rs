@@ -15,9 +15,9 @@ use crate::exec::plan::{Closing, EventTime, LookupJoinSpec, TemporalJoinSpec, pa
 use crate::state::MemoryBackend;
 
 /// A key, a time and a number.
-type Timed = (Option<i64>, Option<i64>, i64);
+pub(super) type Timed = (Option<i64>, Option<i64>, i64);
 
-fn schema() -> SchemaRef {
+pub(super) fn schema() -> SchemaRef {
     Arc::new(Schema::new(vec![
         Field::new("k", DataType::Int64, true),
         Field::new("at", DataType::Timestamp(TimeUnit::Microsecond, None), true),
@@ -25,7 +25,7 @@ fn schema() -> SchemaRef {
     ]))
 }
 
-fn chunks(rows: &[(Timed, i64)]) -> Vec<Chunk> {
+pub(super) fn chunks(rows: &[(Timed, i64)]) -> Vec<Chunk> {
     let columns: Vec<ArrayRef> = vec![
         Arc::new(Int64Array::from_iter(rows.iter().map(|((k, ..), _)| *k))),
         Arc::new(TimestampMicrosecondArray::from_iter(rows.iter().map(|((_, at, _), _)| *at))),

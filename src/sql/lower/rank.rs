@@ -66,6 +66,9 @@ impl Lowering<'_> {
     }
 
     pub(super) fn window(&mut self, window: &Window, path: &str) -> Result<Lowered> {
+        if let Some(lowered) = self.session_window(window, path)? {
+            return Ok(lowered);
+        }
         let calls = window.window_expr.iter().map(call).collect::<Result<Vec<&WindowFunction>>>()?;
         let Some(first) = calls.first() else {
             return Err(Error::internal("a window operator without functions"));
@@ -200,7 +203,7 @@ fn numbering(plan: &LogicalPlan, column: usize) -> Option<&Window> {
     }
 }
 
-fn uncast(expression: &Expr) -> &Expr {
+pub(super) fn uncast(expression: &Expr) -> &Expr {
     match expression {
         Expr::Alias(alias) => uncast(&alias.expr),
         Expr::Cast(cast) => uncast(&cast.expr),
@@ -208,7 +211,7 @@ fn uncast(expression: &Expr) -> &Expr {
     }
 }
 
-fn call(expression: &Expr) -> Result<&WindowFunction> {
+pub(super) fn call(expression: &Expr) -> Result<&WindowFunction> {
     match expression {
         Expr::Alias(alias) => call(&alias.expr),
         Expr::WindowFunction(call) => Ok(call),

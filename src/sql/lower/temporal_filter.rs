@@ -153,7 +153,7 @@ impl Lowering<'_> {
     }
 
     /// A constant interval of one length, in microseconds.
-    fn constant_span(&self, interval: &Expr) -> Result<i64> {
+    pub(super) fn constant_span(&self, interval: &Expr) -> Result<i64> {
         if !interval.column_refs().is_empty() || asks_clock(interval) {
             return Err(refused());
         }
