@@ -12,10 +12,10 @@ use sqlparser::ast::{self, BinaryOperator, Expr, SelectItem, SetExpr, TableFacto
 
 use crate::catalog::{Catalog, Definition, Object};
 use crate::sql;
-use crate::types::{CHUNK_ROWS_MAX, Result, Time};
+use crate::types::{CHUNK_ROWS_MAX, Result};
 
 use super::api::GivenKey;
-use super::coordinator::{PageRequest, ReadBound};
+use super::coordinator::{PageRequest, Pin, ReadBound};
 use super::database::Engine;
 use super::read::after_sources;
 use super::scan::key_values_of;
@@ -60,7 +60,7 @@ impl PointRead {
         is_plain(query, select, selection).then(|| PointRead { object: Arc::clone(object), columns, key: given })
     }
 
-    /// Finds the row, and the time at which it is so; `None` when a value is none of its column, which planning words.
+    /// Finds the row; `None` when a value is none of its column, which planning words.
     ///
     /// # Errors
     /// Those of [`super::coordinator::Coordinator::pin`].
@@ -84,13 +84,14 @@ impl PointRead {
         let rows = with_schema(&rows, &shown).map_err(super::error_of)?;
         let rows = futures::stream::iter([Ok(rows)]);
         let rows = Box::pin(RecordBatchStreamAdapter::new(Arc::clone(&shown), rows));
-        Ok(Some(Found { time: pin.time(), schema: shown, rows }))
+        Ok(Some(Found { pin, schema: shown, rows }))
     }
 }
 
 /// The row of a key, if there is one.
 pub(crate) struct Found {
-    pub(crate) time: Time,
+    /// The time at which it was read.
+    pub(crate) pin: Pin,
     pub(crate) schema: SchemaRef,
     pub(crate) rows: SendableRecordBatchStream,
 }

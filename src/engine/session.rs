@@ -724,7 +724,8 @@ impl Session {
         if let Some(point) = PointRead::of(query, &self.engine.catalog()).filter(|_| !wrote) {
             let bound = self.block.as_ref().and_then(Block::read_bound).unwrap_or_else(|| self.read_bound());
             if let Some(found) = interrupt.run(point.find(Arc::clone(&self.engine), bound)).await? {
-                self.read_at(found.time);
+                // The pin lives until the block has its own.
+                self.read_at(found.pin.time());
                 let rows = interrupt.stream(found.rows);
                 return Ok(Answer::Rows { schema: found.schema, rows, tag: Tag::Select, notices: Vec::new() });
             }

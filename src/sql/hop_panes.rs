@@ -15,7 +15,7 @@ use super::casts;
 use super::errors::from_datafusion;
 use super::event_time::{interval, is_timestamp, number};
 use super::window_functions::HOP_STARTS;
-use crate::exec::plan::{HopSpec, OperatorSpec, PlanNode};
+use crate::exec::plan::{AggregateCall, AggregateFunction, HopSpec, OperatorSpec, PlanNode};
 use crate::types::Result;
 
 /// Lets the windows of a plan whose operators close share panes.
@@ -93,7 +93,21 @@ fn hops(nodes: &[PlanNode], at: usize) -> Option<(usize, usize, HopSpec)> {
     }
     let is_start = |column: &usize| starts.get(*column).copied().flatten().is_some();
     let read = aggregates.iter().flat_map(|call| call.argument.into_iter().chain(call.filter));
-    let shared = slide < size && is_start(&closing.column) && !read.into_iter().any(|column| is_start(&column));
+    // What is taken back of a sum of floats leaves a trace, and all is lost when it was not finite.
+    let rows = &nodes.get(*node.inputs.first()?)?.schema;
+    let is_float = |column: usize| rows.fields().get(column).is_some_and(|field| field.data_type().is_floating());
+    let inexact = |call: &AggregateCall| match call.function {
+        AggregateFunction::Sum | AggregateFunction::Avg => call.argument.is_some_and(is_float),
+        AggregateFunction::VarSamp
+        | AggregateFunction::VarPop
+        | AggregateFunction::StddevSamp
+        | AggregateFunction::StddevPop => true,
+        _ => false,
+    };
+    let shared = slide < size
+        && !aggregates.iter().any(inexact)
+        && is_start(&closing.column)
+        && !read.into_iter().any(|column| is_start(&column));
     shared.then(|| (below, *list, HopSpec { keys: keys.clone(), starts, slide, size, offset }))
 }
 

@@ -372,7 +372,8 @@ impl Planning<'_> {
             order.iter().map(|sort| SortExpr::new(named(&sort.expr), sort.asc, sort.nulls_first)).collect();
         for column in &all {
             if !partition.contains(column) && sorted.iter().all(|sort| sort.expr != *column) {
-                sorted.push(SortExpr::new(column.clone(), true, true));
+                // As a view keeps its rows.
+                sorted.push(SortExpr::new(column.clone(), true, false));
             }
         }
         let function = WindowUDF::new_from_impl(PatternFunction::new(Arc::new(pattern)));

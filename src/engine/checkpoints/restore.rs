@@ -6,7 +6,6 @@ use std::sync::Arc;
 use arrow::ipc::reader::StreamReader;
 
 use super::cut::plan_of;
-use super::stores::place_of;
 use super::{BadRowsCut, Cut, GROUP, JobCut, Offsets, Start, StateStores, plan_mark, written};
 use crate::engine::coordinator::{RelationKind, RelationSpec};
 use crate::engine::event_times::{TableTimeCut, known_at};
@@ -118,8 +117,8 @@ pub(crate) fn restore(
     Ok((restored, start))
 }
 
-/// Removes what a crash left in the checkpoint folder and in buckets, and working files of backends. What damaged checkpoints name stays,
-/// to be looked at.
+/// Removes what a crash left in the checkpoint folder and in buckets, and working files of backends. What damaged checkpoints
+/// name stays, to be looked at.
 ///
 /// # Errors
 /// When something cannot be read or removed.
@@ -140,15 +139,15 @@ pub(crate) fn sweep(stores: &StateStores, start: &Start) -> Result<()> {
         needed.extend(cut.root_parts().map(|part| part.name.clone()));
     }
     let mut removed = remove_others(&**stores.root(), &needed, is_ours)?;
-    for (place, root) in stores.shared_roots() {
-        let mut needed: BTreeSet<String> = BTreeSet::new();
-        for job in start.retained.iter().flat_map(|(_, cut)| &cut.jobs) {
-            let uri = stores.uri(Some(&job.state_uri))?;
-            if uri.bucket().is_ok() && place_of(&uri)? == place {
-                let parts = job.workers.iter().flat_map(|snapshot| snapshot.parts());
-                needed.extend(parts.map(|part| format!("{}/{}", job.relation, part.name)));
-            }
-        }
+    // A place may have several names, so what any job needs stays in all of them.
+    let jobs = start.retained.iter().flat_map(|(_, cut)| &cut.jobs);
+    let needed: BTreeSet<String> = jobs
+        .flat_map(|job| job.workers.iter().map(move |snapshot| (job.relation, snapshot)))
+        .flat_map(|(relation, snapshot)| {
+            snapshot.parts().into_iter().map(move |part| format!("{relation}/{}", part.name))
+        })
+        .collect();
+    for root in stores.shared_roots() {
         removed += remove_others(&*root, &needed, |name| is_ours(&format!("jobs/{name}")))?;
     }
     if removed > 0 {

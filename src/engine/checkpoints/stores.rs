@@ -138,9 +138,9 @@ impl StateStores {
         Ok(())
     }
 
-    /// The places that other machines reach and this process has taken: their names, and stores above those of all jobs.
-    pub(crate) fn shared_roots(&self) -> Vec<(String, Arc<dyn PartStore>)> {
-        lock(&self.taken).iter().map(|(place, head)| (place.clone(), Arc::clone(head.store()))).collect()
+    /// The places that other machines reach and this process has taken, above the parts of all jobs.
+    pub(crate) fn shared_roots(&self) -> Vec<Arc<dyn PartStore>> {
+        lock(&self.taken).values().map(|head| Arc::clone(head.store())).collect()
     }
 
     /// The store of a job's parts.
@@ -191,6 +191,8 @@ impl StateStores {
 ///
 /// # Errors
 /// 22023 for one that is local.
-pub(super) fn place_of(uri: &StateUri) -> Result<String> {
-    Ok([uri.text("endpoint").unwrap_or_default(), uri.bucket()?, uri.prefix()].join("|"))
+fn place_of(uri: &StateUri) -> Result<String> {
+    let from_env = || ["AWS_ENDPOINT_URL", "AWS_ENDPOINT"].into_iter().find_map(|name| std::env::var(name).ok());
+    let endpoint = uri.text("endpoint").map(str::to_owned).or_else(from_env).unwrap_or_default();
+    Ok([endpoint.trim_end_matches('/'), uri.bucket()?, uri.prefix()].join("|"))
 }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BooleanArray, Int64Array, RecordBatch, TimestampMicrosecondArray, UInt32Array};
 use arrow::compute::take_record_batch;
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::SchemaRef;
 
 use super::aggregate::{accumulators, update};
 use super::rows::{TIME_BYTES, encoded_time, time_of};
@@ -84,7 +84,7 @@ fn pane_key(slot: Slot, pane: i64) -> [u8; 12] {
     key
 }
 
-fn sliced() -> Error {
+fn pane_missing() -> Error {
     Error::internal("a pane is not there")
 }
 
@@ -194,7 +194,7 @@ impl HopAggregate {
         for (column, of_start) in self.spec.starts.iter().enumerate() {
             if let Some(of_start) = of_start {
                 let times = TimestampMicrosecondArray::from_iter_values(starts.iter().map(|start| start + of_start));
-                columns[column] = with_type(times, late.schema().field(column).data_type());
+                columns[column] = Arc::new(times.with_data_type(late.schema().field(column).data_type().clone()));
             }
         }
         let late = RecordBatch::try_new(late.schema(), columns)?;
@@ -265,7 +265,7 @@ impl HopAggregate {
     /// The rows of a time are all there: panes without rows go.
     fn settle(&mut self) -> Result<()> {
         for (start, slot) in std::mem::take(&mut self.touched) {
-            let pane = self.pane_index.get(&pane_key(slot, start)).ok_or_else(sliced)?;
+            let pane = self.pane_index.get(&pane_key(slot, start)).ok_or_else(pane_missing)?;
             self.is_touched[pane as usize] = false;
             match self.pane_rows[pane as usize] {
                 ..0 => return Err(Error::internal("more rows of a window were retracted than inserted")),
@@ -308,7 +308,7 @@ impl HopAggregate {
 
     /// Forgets a pane.
     fn forget(&mut self, slot: Slot, start: i64) -> Result<()> {
-        let pane = self.pane_index.get(&pane_key(slot, start)).ok_or_else(sliced)?;
+        let pane = self.pane_index.get(&pane_key(slot, start)).ok_or_else(pane_missing)?;
         if start < self.covered {
             self.sum_up(slot, pane, false)?;
         }
@@ -341,7 +341,7 @@ impl HopAggregate {
             let more: Vec<(i64, Slot)> = self.order.range((self.covered, 0)..(end, 0)).copied().collect();
             self.covered = end;
             for (start, slot) in more {
-                let pane = self.pane_index.get(&pane_key(slot, start)).ok_or_else(sliced)?;
+                let pane = self.pane_index.get(&pane_key(slot, start)).ok_or_else(pane_missing)?;
                 self.sum_up(slot, pane, true)?;
             }
         }
@@ -362,8 +362,8 @@ impl HopAggregate {
         for (key, field) in self.spec.keys.iter().zip(self.schema.fields()) {
             columns.push(match self.spec.starts.get(*key).copied().flatten() {
                 Some(of_start) => {
-                    let times = TimestampMicrosecondArray::from(vec![start + of_start; slots.len()]);
-                    with_type(times, field.data_type())
+                    let times = TimestampMicrosecondArray::from(vec![start.saturating_add(of_start); slots.len()]);
+                    Arc::new(times.with_data_type(field.data_type().clone()))
                 }
                 None => plain.next().ok_or_else(|| Error::internal("a key is not there"))?,
             });
@@ -376,19 +376,11 @@ impl HopAggregate {
     }
 
     fn stored(&self, start: i64, slot: Slot) -> Result<Vec<u8>> {
-        let pane = self.pane_index.get(&pane_key(slot, start)).ok_or_else(sliced)?;
+        let pane = self.pane_index.get(&pane_key(slot, start)).ok_or_else(pane_missing)?;
         let mut value = self.pane_rows[pane as usize].to_le_bytes().to_vec();
         self.panes.iter().for_each(|state| state.export(pane, &mut value));
         Ok(value)
     }
-}
-
-fn with_type(times: TimestampMicrosecondArray, data_type: &DataType) -> ArrayRef {
-    let zone = match data_type {
-        DataType::Timestamp(_, zone) => zone.clone(),
-        _ => None,
-    };
-    Arc::new(times.with_timezone_opt(zone))
 }
 
 impl Operator for HopAggregate {

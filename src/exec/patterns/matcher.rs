@@ -23,8 +23,12 @@ use crate::exec::relation::from_datafusion;
 use crate::state::{KeyIndex, Slot};
 use crate::types::{Error, Result, SqlState};
 
-/// The most evaluations of conditions that depend on the match, from one row on.
+/// The most evaluations of conditions that depend on the match, from one row on; one that reads all rows of a variable counts
+/// for its rows too.
 const EVALUATIONS_MAX: usize = 1_000_000;
+
+/// So many rows that an aggregate reads cost about as much as an evaluation.
+const ROWS_PER_EVALUATION: usize = 64;
 
 /// The search over some partitions, which lie one behind the other in the columns.
 pub(crate) struct Matcher<'a> {
@@ -290,7 +294,8 @@ impl<'a> Matcher<'a> {
             let values = &values[place.taken.min(values.len() - 1)];
             return Ok(values.is_valid(place.row) && values.value(place.row));
         }
-        self.evaluations += 1;
+        let reads_all = condition.navigations.iter().any(|navigation| matches!(navigation.reads, Reads::All { .. }));
+        self.evaluations += 1 + if reads_all { (place.row - start) / ROWS_PER_EVALUATION } else { 0 };
         if self.evaluations > EVALUATIONS_MAX {
             let message = format!("a match of MATCH_RECOGNIZE takes more than {EVALUATIONS_MAX} steps to look for");
             return Err(Error::new(SqlState::ProgramLimitExceeded, message)

@@ -42,8 +42,8 @@ impl Lowering<'_> {
         let mut lowered = self.node(&window.input, &format!("{path}/input"))?;
         if !lowered.bounded && pattern.within.is_none() {
             self.notices.push(format!(
-                "a match over a source that never ends can stay open for ever, and keeps its rows (operator {path}); WITHIN \
-                 INTERVAL '1 hour' behind the pattern would bound them"
+                "a match over a source that never ends can stay open for ever, and keeps its rows, which each new one of the \
+                 partition looks through again (operator {path}); WITHIN INTERVAL '1 hour' behind the pattern would bound them"
             ));
         }
         let spec = MatchSpec { keys, order, pattern };

@@ -88,7 +88,12 @@ impl SharedHead {
                 (self.head, self.version, self.unsettled) = (head, version, false);
                 Ok(changed)
             }
-            Swap::Lost => Err(self.superseded()),
+            Swap::Lost => {
+                // The change before may have arrived only now, when its answer was lost: then it is still ours.
+                self.settle()?;
+                Err(Error::new(SqlState::ObjectNotReady, format!("{} changed meanwhile", place(&*self.store)))
+                    .hint("The next checkpoint tries again."))
+            }
         }
     }
 
