@@ -1,4 +1,4 @@
-//! Drops the columns of imports, projections and filters that nothing above reads.
+//! Drops the columns of imports and filters that nothing above reads.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,20 +13,26 @@ use super::errors::from_datafusion;
 use crate::exec::plan::{OperatorSpec, PlanNode, RankSpec, Show};
 use crate::types::{Error, Result};
 
-/// Prunes the imports, projections and filters of a plan whose root is the last node, and what temporal filters keep. Joins
-/// hand on what their inputs have left; every other operator puts out the same columns as before.
+/// Prunes the imports and filters of a plan whose root is the last node, and what temporal filters keep. Joins hand on what
+/// their inputs have left; every other operator puts out the same columns as before.
 pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
     let needed = needed_columns(&nodes);
     // Per node: where each of its former columns is now.
     let mut places: Vec<Vec<Option<usize>>> = Vec::with_capacity(nodes.len());
     let mut pruned = Vec::with_capacity(nodes.len());
-    for (mut node, needed) in nodes.into_iter().zip(needed) {
+    let of_filters: BTreeSet<usize> = nodes
+        .iter()
+        .filter(|node| matches!(node.operator, OperatorSpec::TemporalFilter(_)))
+        .flat_map(|node| node.inputs.iter().copied())
+        .collect();
+    for (at, (mut node, needed)) in nodes.into_iter().zip(needed).enumerate() {
         let width = node.schema.fields().len();
         let input = node.inputs.first().and_then(|input| places.get(*input)).cloned().unwrap_or_default();
         let mut place: Vec<Option<usize>> = (0..width).map(Some).collect();
         match &mut node.operator {
             OperatorSpec::Import { columns, .. } => {
-                let kept = kept_of(&needed);
+                // A batch without columns has no length of its own: keep one.
+                let kept = if needed.is_empty() { BTreeSet::from([0]) } else { needed };
                 place = (0..width).map(|column| kept.iter().position(|kept| *kept == column)).collect();
                 *columns = kept.iter().filter_map(|kept| columns.get(*kept).copied()).collect();
                 node.schema = narrowed(&node.schema, &place);
@@ -40,11 +46,14 @@ pub(crate) fn prune(nodes: Vec<PlanNode>) -> Result<Vec<PlanNode>> {
                 node.schema = narrowed(&node.schema, &place);
             }
             OperatorSpec::Project { expressions } => {
-                let kept = kept_of(&needed);
-                let mut column = 0..;
-                expressions.retain(|_| column.next().is_some_and(|column| kept.contains(&column)));
-                place = (0..width).map(|column| kept.iter().position(|kept| *kept == column)).collect();
-                node.schema = narrowed(&node.schema, &place);
+                // What a temporal filter would keep for nobody.
+                if of_filters.contains(&at) {
+                    let mut column = 0..;
+                    expressions.retain(|_| column.next().is_some_and(|column| needed.contains(&column)));
+                    let kept: Vec<usize> = needed.into_iter().collect();
+                    place = (0..width).map(|column| kept.iter().position(|kept| *kept == column)).collect();
+                    node.schema = narrowed(&node.schema, &place);
+                }
                 for expression in expressions {
                     *expression = moved(expression, &input)?;
                 }
@@ -186,9 +195,7 @@ fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
             | OperatorSpec::Join(_)
             | OperatorSpec::TemporalJoin(_)
             | OperatorSpec::LookupJoin(_) => continue,
-            OperatorSpec::Project { expressions } => {
-                kept_of(&own).iter().filter_map(|column| expressions.get(*column)).flat_map(columns_of).collect()
-            }
+            OperatorSpec::Project { expressions } => expressions.iter().flat_map(columns_of).collect(),
             OperatorSpec::Rank(RankSpec { keys, order, show: Show::First { .. } }) => {
                 own.into_iter().chain(keys.iter().copied()).chain(order.iter().map(|key| key.column)).collect()
             }
@@ -204,8 +211,10 @@ fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
             }
             OperatorSpec::Filter { predicate, .. } => own.into_iter().chain(columns_of(predicate)).collect(),
             OperatorSpec::Unnest(unnest) => unnest.lists.iter().chain(&unnest.columns).copied().collect(),
+            // A batch without columns has no length of its own: keep one.
             OperatorSpec::TemporalFilter(bounds) => {
-                kept_of(&own).into_iter().chain(bounds.iter().map(|bound| bound.column)).collect()
+                let shown = if own.is_empty() { BTreeSet::from([0]) } else { own };
+                shown.into_iter().chain(bounds.iter().map(|bound| bound.column)).collect()
             }
             // The inputs of a union must keep one shape; no query is lowered to the latest rows of a key.
             OperatorSpec::Union
@@ -224,11 +233,6 @@ fn needed_columns(nodes: &[PlanNode]) -> Vec<BTreeSet<usize>> {
         }
     }
     needed
-}
-
-/// The columns that are put out for what is needed: a batch without columns has no length of its own, so at least one.
-fn kept_of(needed: &BTreeSet<usize>) -> BTreeSet<usize> {
-    if needed.is_empty() { BTreeSet::from([0]) } else { needed.clone() }
 }
 
 fn columns_of(expression: &Arc<dyn PhysicalExpr>) -> Vec<usize> {

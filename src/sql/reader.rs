@@ -192,11 +192,11 @@ pub(crate) fn object_name(name: &sqlparser::ast::ObjectName) -> Result<Name> {
     to_name(parts, at)
 }
 
-/// An identifier as stored: lower case unless quoted.
+/// An identifier as stored: with the letters of ASCII in lower case unless quoted, as PostgreSQL and the planner do it.
 pub(crate) fn fold(identifier: &Ident) -> String {
     match identifier.quote_style {
         Some(_) => identifier.value.clone(),
-        None => identifier.value.to_lowercase(),
+        None => identifier.value.to_ascii_lowercase(),
     }
 }
 
