@@ -158,7 +158,7 @@ fn elements(text: &str) -> Result<Vec<WrittenElement>> {
                 while let Some((_, part)) =
                     chars.next_if(|(_, part)| part.is_alphanumeric() || matches!(part, '_' | '$'))
                 {
-                    name.extend(part.to_lowercase());
+                    name.push(part.to_ascii_lowercase());
                 }
                 if name == "permute" && next_solid(&mut chars) == Some('(') {
                     return Err(refused("PERMUTE"));

@@ -10,11 +10,12 @@ use sqlparser::ast::{Assignment, ConflictTarget, Expr, OnConflict, OnConflictAct
 
 use crate::engine::database::RowTables;
 use crate::engine::relations::ROWS_SCHEMA;
+use crate::sql::folded;
 use crate::types::{Error, Result, SqlState};
 
 use super::assign::{coerce, table_rows};
 use super::change::{assigned, diffs};
-use super::evaluate::{Evaluator, folded, named_item, position, quoted_text, rows_table, select};
+use super::evaluate::{Evaluator, named_item, position, quoted_text, rows_table, select};
 use super::keys::{Keys, duplicate, existing, first_rows};
 use super::statement::{Target, object_name};
 

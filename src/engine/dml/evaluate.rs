@@ -134,11 +134,6 @@ pub(crate) fn named_item(expr: Expr, name: &str) -> SelectItem {
     SelectItem::ExprWithAlias { expr, alias: quoted(name) }
 }
 
-/// The text of a name: folded to lower case unless quoted.
-pub(crate) fn folded(ident: &Ident) -> String {
-    if ident.quote_style.is_some() { ident.value.clone() } else { ident.value.to_lowercase() }
-}
-
 /// Where something stands in the statement: characters from 1.
 pub(crate) fn position(of: &impl Spanned) -> Option<usize> {
     place(of.span())

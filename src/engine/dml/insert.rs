@@ -12,11 +12,12 @@ use crate::engine::database::{Engine, RowTables};
 use crate::engine::interrupt::Interrupt;
 use crate::engine::relations::ROWS_SCHEMA;
 use crate::engine::session::Session;
+use crate::sql::folded;
 use crate::types::{Chunk, Error, Result, SqlState, TimeZone};
 
 use super::assign::{coerce, coerce_literals, mismatch, table_rows, text_of, typed};
 use super::conflict::{self, OnKey};
-use super::evaluate::{Evaluator, folded, named_item, position, rows_table, select};
+use super::evaluate::{Evaluator, named_item, position, rows_table, select};
 use super::statement::{self, Changes, Target, answer, column_index, object_name, returned, turns, write};
 
 /// The table of an INSERT.

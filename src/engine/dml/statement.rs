@@ -11,7 +11,7 @@ use crate::engine::interrupt::Interrupt;
 use crate::engine::session::Session;
 use crate::engine::sink_ddl;
 use crate::engine::turns::Turn;
-use crate::sql::{self, Name, StatementKind};
+use crate::sql::{self, Name, StatementKind, folded};
 use crate::state::equal_floats;
 use crate::types::{Chunk, Error, RelationId, Result, SqlState, Time};
 use arrow::array::RecordBatch;
@@ -19,7 +19,7 @@ use arrow::datatypes::SchemaRef;
 use datafusion::physical_plan::stream::RecordBatchStreamAdapter;
 use sqlparser::ast::{self, ObjectName, ObjectNamePart, SelectItem, TableFactor, TableWithJoins};
 
-use super::evaluate::{Evaluator, folded, position, quoted_text, rows_table, select};
+use super::evaluate::{Evaluator, position, quoted_text, rows_table, select};
 use super::{change, insert};
 
 /// Runs a DML statement.

@@ -169,7 +169,7 @@ fn name_parts(text: &str) -> Vec<String> {
             ('"', _) => quoted = !quoted,
             ('.', _) if !quoted => parts.push(String::new()),
             (character, Some(part)) if quoted => part.push(character),
-            (character, Some(part)) => part.extend(character.to_lowercase()),
+            (character, Some(part)) => part.push(character.to_ascii_lowercase()),
             (_, None) => {}
         }
     }
