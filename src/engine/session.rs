@@ -682,7 +682,7 @@ impl Session {
     /// Opens a query at the time that the session's settings and its block give.
     async fn open(&mut self, query: &sqlparser::ast::Query, interrupt: &Interrupt) -> Result<Opened> {
         let wrote = self.block.as_ref().is_some_and(Block::wrote);
-        let bound = self.block.as_ref().and_then(Block::read_bound).unwrap_or_else(|| self.read_bound());
+        let bound = self.read_bound();
         let mut query = Box::new(query.clone());
         let reads_settings = sql::reads_settings(&query);
         if reads_settings {
@@ -722,7 +722,7 @@ impl Session {
     pub(crate) async fn query(&mut self, query: &sqlparser::ast::Query, interrupt: &Interrupt) -> Result<Answer> {
         let wrote = self.block.as_ref().is_some_and(Block::wrote);
         if let Some(point) = PointRead::of(query, &self.engine.catalog()).filter(|_| !wrote) {
-            let bound = self.block.as_ref().and_then(Block::read_bound).unwrap_or_else(|| self.read_bound());
+            let bound = self.read_bound();
             if let Some(found) = interrupt.run(point.find(Arc::clone(&self.engine), bound)).await? {
                 // The pin lives until the block has its own.
                 self.read_at(found.pin.time());
@@ -801,8 +801,11 @@ impl Session {
         self.last_seen
     }
 
-    /// The time that a read takes by the session's settings.
-    pub(crate) fn read_bound(&self) -> ReadBound {
+    /// The time that a read takes: that of the block, or by the session's settings.
+    fn read_bound(&self) -> ReadBound {
+        if let Some(bound) = self.block.as_ref().and_then(Block::read_bound) {
+            return bound;
+        }
         match self.settings.read_mode() {
             ReadMode::Session => ReadBound::Latest { at_least: self.last_seen },
             ReadMode::Strict => ReadBound::Strict,
